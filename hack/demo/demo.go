@@ -59,8 +59,6 @@ type volume struct {
 	mode             v1alpha1.CacheMode
 	// cold tells that the volume gets its cache when it has been filled, which then is cold.
 	cold bool
-	// streams tells that the volume's next cache comes by stream.
-	streams bool
 }
 
 func newDemo(ctx context.Context, c *cluster.Cluster, o options) (*demo, error) {
@@ -144,10 +142,6 @@ func (d *demo) remoteOnly(ctx context.Context, t *table, v *volume) error {
 // writethrough measures a cold and a warm cache, the bare SSD just before
 // the warm one, and writes.
 func (d *demo) writethrough(ctx context.Context, t *table, v *volume) error {
-	var err error
-	if t.moved.cold, err = d.second(ctx, v); err != nil {
-		return err
-	}
 	cold, err := d.run(ctx, v, "cold cache, read", "randread")
 	if err != nil {
 		return err

@@ -13,8 +13,8 @@ import (
 	"github.com/nearflash/nearflash/e2e/hoststate"
 )
 
-// moves moves a volume with a warm cache to the other node, and back by the method that it has
-// not come by. Once it is away, what is not needed any more is deleted.
+// moves moves a volume with a warm cache to the other node, back by the method that it has not come
+// by, and once more without the old node's cache. Once it is away, what is not needed any more is deleted.
 func (d *demo) moves(ctx context.Context, t *table, v *volume, done ...*volume) error {
 	d.say("moving %s to %s", v.claim, d.other)
 	if err := d.stop(ctx, v); err != nil {
@@ -22,11 +22,16 @@ func (d *demo) moves(ctx context.Context, t *table, v *volume, done ...*volume) 
 	}
 	var first arrival
 	var err error
-	if first.first, err = d.firstSecond(ctx, v, d.other); err != nil {
+	if first.first, err = d.firstSecond(ctx, v, d.other, d.secondOfMove); err != nil {
 		return err
 	}
 	return together(
-		func() error { return d.moveBack(ctx, t, v, first) },
+		func() error {
+			if err := d.moveBack(ctx, t, v, first); err != nil {
+				return err
+			}
+			return d.moveWithout(ctx, t, v)
+		},
 		func() error { return d.removeScratch(ctx) },
 		func() error { return each(done, func(v *volume) error { return d.remove(ctx, v) }) })
 }
@@ -40,7 +45,7 @@ func (d *demo) moveBack(ctx context.Context, t *table, v *volume, first arrival)
 	if first.method != v1alpha1.MigrationClone {
 		return nil // the kernel has no other
 	}
-	if err := d.askStream(ctx, v); err != nil {
+	if err := d.ask(ctx, v, `{"method":"stream"}`); err != nil {
 		return err
 	}
 	d.say("moving %s back by stream", v.claim)
@@ -49,11 +54,29 @@ func (d *demo) moveBack(ctx context.Context, t *table, v *volume, first arrival)
 	}
 	var second arrival
 	var err error
-	if second.first, err = d.firstSecond(ctx, v, d.node); err != nil {
+	if second.first, err = d.firstSecond(ctx, v, d.node, d.secondOfMove); err != nil {
 		return err
 	}
 	err = d.rest(ctx, v, &second)
 	t.moved.by = append(t.moved.by, second)
+	return err
+}
+
+// moveWithout moves a volume to the other node, where its cache is empty.
+func (d *demo) moveWithout(ctx context.Context, t *table, v *volume) error {
+	if err := d.ask(ctx, v, `{"from":"off"}`); err != nil {
+		return err
+	}
+	to := d.other
+	if v.node == d.other {
+		to = d.node
+	}
+	d.say("moving %s to %s without its cache", v.claim, to)
+	if err := d.stop(ctx, v); err != nil {
+		return err
+	}
+	var err error
+	t.moved.cold, err = d.firstSecond(ctx, v, to, d.second)
 	return err
 }
 
@@ -67,13 +90,9 @@ func (d *demo) rest(ctx context.Context, v *volume, m *arrival) (err error) {
 }
 
 // firstSecond starts a volume on a node and returns the hit rate of its first second.
-func (d *demo) firstSecond(ctx context.Context, v *volume, node string) (float64, error) {
+func (d *demo) firstSecond(ctx context.Context, v *volume, node string, second func(context.Context, *volume) (float64, error)) (float64, error) {
 	if err := d.start(ctx, v, node); err != nil {
 		return 0, err
-	}
-	second := d.second
-	if v.streams {
-		second = d.secondOfStream
 	}
 	rate, err := second(ctx, v)
 	if err == nil {
@@ -91,8 +110,10 @@ func (d *demo) second(ctx context.Context, v *volume) (float64, error) {
 	return done.ReadHitRate(), err
 }
 
-// secondOfStream is second while levels begin to serve, and tables with their counters change.
-func (d *demo) secondOfStream(ctx context.Context, v *volume) (float64, error) {
+// secondOfMove is second while a cache comes: the levels of a stream begin to serve, and tables with their
+// counters change. A stream promotes nothing meanwhile, and a clone what the old cache lacked, so that the
+// origin's reads are what this one lacks.
+func (d *demo) secondOfMove(ctx context.Context, v *volume) (float64, error) {
 	before, err := hoststate.CountReads(ctx, d.Host, v.node, v.Handle)
 	if err != nil {
 		return 0, err
@@ -132,16 +153,15 @@ func (d *demo) arrived(ctx context.Context, v *volume) (method v1alpha1.Migratio
 	return method, err
 }
 
-// askStream has the next move of a volume be one by stream.
-func (d *demo) askStream(ctx context.Context, v *volume) error {
+// ask changes how the next cache of a volume begins.
+func (d *demo) ask(ctx context.Context, v *volume, warmStart string) error {
 	var record v1alpha1.CachedVolume
 	if err := d.API.Get(ctx, client.ObjectKey{Name: v.Handle}, &record); err != nil {
 		return fmt.Errorf("volume %s: %w", v.Handle, err)
 	}
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"warmStart":{"method":"stream"}}}`))
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"warmStart":`+warmStart+`}}`))
 	if err := d.API.Patch(ctx, &record, patch); err != nil {
 		return fmt.Errorf("volume %s: %w", v.Handle, err)
 	}
-	v.streams = true
 	return nil
 }

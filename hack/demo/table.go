@@ -45,7 +45,7 @@ type table struct {
 // moved are the hit rates of the first second after a move to another node.
 type moved struct {
 	by []arrival
-	// cold is that of an empty cache that the volume got on its first node, without a move.
+	// cold is that without the old node's cache.
 	cold float64
 }
 
@@ -70,7 +70,7 @@ func (m moved) text() string {
 			with = append(with, fmt.Sprintf("%.1f %% with the old node's cache by %s", 100*a.first, strings.ToLower(string(a.method))))
 		}
 	}
-	return fmt.Sprintf("first second after a move: hit rate %s; first second of an empty cache, without a move: %.1f %%", strings.Join(with, ", "), 100*m.cold)
+	return fmt.Sprintf("first second after a move: hit rate %s; %.1f %% without it", strings.Join(with, ", "), 100*m.cold)
 }
 
 var header = [...]string{"case", "IOPS", "p50", "p99", "hit rate"}

@@ -57,7 +57,7 @@ func TestTable(t *testing.T) {
 
 func TestMoved(t *testing.T) {
 	for want, m := range map[string]moved{
-		"hit rate 99.8 % with the old node's cache by clone, 30.0 % with it by stream, and 99.0 % when all has come; first second of an empty cache, without a move: 0.5 %": {
+		"hit rate 99.8 % with the old node's cache by clone, 30.0 % with it by stream, and 99.0 % when all has come; 0.5 % without it": {
 			by:   []arrival{{method: v1alpha1.MigrationClone, first: 0.998, then: 0.999}, {method: v1alpha1.MigrationStream, first: 0.3, then: 0.99}},
 			cold: 0.005,
 		},
