@@ -75,34 +75,24 @@ var _ = Describe("A move by each method, measured", Label("bench", "streams", "s
 
 	It("does not keep the pod waiting", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		volumes := map[string]*vol{}
-		for name, parameters := range map[string]map[string]string{
-			"stream": {"warmStart": "peer", "warmStartMethod": "stream"}, "cold": {"warmStart": "off"},
-		} {
-			v, err := warmed(ctx, s, "start-"+name, 64, parameters)
+		tellStarts(ctx, func(name string, parameters map[string]string) *vol {
+			v, err := warmed(ctx, s, name, 64, parameters)
 			Expect(err).NotTo(HaveOccurred())
-			Expect(v.stop(ctx)).To(Succeed())
-			volumes[name] = v
-		}
-		tellStarts(ctx, volumes)
+			return v
+		})
 	}, NodeTimeout(40*time.Minute))
 
 	// A login by iSCSI may take a second or not, and more often does where a stage is prepared
 	// (docs/benchmarks.md, Streams).
 	It("does not keep the pod waiting, over a disk that no login brings", Label("origin"), func(ctx SpecContext) {
 		s := newSpace(ctx)
-		volumes := map[string]*vol{}
-		for name, parameters := range map[string]map[string]string{
-			"stream": {"warmStart": "peer", "warmStartMethod": "stream"}, "cold": {"warmStart": "off"},
-		} {
+		tellStarts(ctx, func(name string, parameters map[string]string) *vol {
 			v, err := s.cachedOrigin(ctx, originDriver{class: pd.class, parameters: parameters},
-				volumeSpec{name: "start-" + name, mode: v1alpha1.CacheModeWritethrough, kind: block, cacheSize: "64Mi"}, nodeA)
+				volumeSpec{name: name, mode: v1alpha1.CacheModeWritethrough, kind: block, cacheSize: "64Mi"}, nodeA)
 			Expect(err).NotTo(HaveOccurred())
 			v.warm(ctx)
-			Expect(v.stop(ctx)).To(Succeed())
-			volumes[name] = v
-		}
-		tellStarts(ctx, volumes)
+			return v
+		})
 	}, NodeTimeout(40*time.Minute))
 
 	It("takes little from the foreground", func(ctx SpecContext) {
@@ -139,11 +129,17 @@ var _ = Describe("A move by each method, measured", Label("bench", "streams", "s
 	}, NodeTimeout(40*time.Minute))
 })
 
-// tellStarts moves volumes to and fro, twenty times each, and says how long their pods took to start. That
-// named stream follows by one.
-func tellStarts(ctx context.Context, volumes map[string]*vol) {
+// tellStarts moves two volumes to and fro, twenty times each, and says how long their pods took to start.
+// The cache of one follows by stream, the other begins cold. begin makes one, which runs with a warm cache.
+func tellStarts(ctx context.Context, begin func(name string, parameters map[string]string) *vol) {
 	GinkgoHelper()
-	starts := map[string][]float64{}
+	volumes, starts := map[string]*vol{}, map[string][]float64{}
+	for name, parameters := range map[string]map[string]string{
+		"stream": {"warmStart": "peer", "warmStartMethod": "stream"}, "cold": {"warmStart": "off"},
+	} {
+		volumes[name] = begin("start-"+name, parameters)
+		Expect(volumes[name].stop(ctx)).To(Succeed())
+	}
 	for i := range 20 {
 		for name, v := range volumes {
 			began := time.Now()

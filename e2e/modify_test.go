@@ -41,9 +41,7 @@ var _ = Describe("A claim whose VolumeAttributesClass is changed", Label("modify
 		Expect(v.awaitApplied(ctx)).To(Succeed())
 		stop := v.writeOn(ctx)
 		By("changing it to writeback")
-		Expect(v.setAttributes(ctx, back)).To(Succeed())
-		Expect(v.awaitAttributes(ctx, back)).To(Succeed())
-		Expect(v.expectTable(ctx, v1alpha1.CacheModeWriteback)).To(Succeed())
+		v.changeTo(ctx, back, v1alpha1.CacheModeWriteback)
 		Expect(v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
 			if cv.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
 				return "not marked dirty"
@@ -60,9 +58,7 @@ var _ = Describe("A claim whose VolumeAttributesClass is changed", Label("modify
 		Expect(v.expectTable(ctx, v1alpha1.CacheModeWriteback)).To(Succeed())
 
 		By("changing it back")
-		Expect(v.setAttributes(ctx, through)).To(Succeed())
-		Expect(v.awaitAttributes(ctx, through)).To(Succeed())
-		Expect(v.expectTable(ctx, v1alpha1.CacheModeWritethrough)).To(Succeed())
+		v.changeTo(ctx, through, v1alpha1.CacheModeWritethrough)
 		Expect(v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
 			switch {
 			case cv.Status.DirtyState != v1alpha1.DirtyStateClean:
@@ -104,6 +100,14 @@ func (v *vol) awaitApplied(ctx context.Context) error {
 		}
 		return ""
 	})
+}
+
+// changeTo has the volume take another VolumeAttributesClass, by which its cache has that mode.
+func (v *vol) changeTo(ctx context.Context, class string, mode v1alpha1.CacheMode) {
+	GinkgoHelper()
+	Expect(v.setAttributes(ctx, class)).To(Succeed())
+	Expect(v.awaitAttributes(ctx, class)).To(Succeed())
+	Expect(v.expectTable(ctx, mode)).To(Succeed())
 }
 
 // setAttributes asks for another VolumeAttributesClass.

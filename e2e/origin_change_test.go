@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -28,11 +27,10 @@ func (v *vol) awaitWritesThrough(ctx context.Context, mib int) error {
 		if _, err := v.write(ctx, 0, mib); err != nil {
 			return "", err
 		}
-		table, err := hoststate.Table(ctx, k.Host, v.node, v.Handle)
-		if err == nil && !strings.Contains(table, " "+string(v1alpha1.CacheModeWritethrough)+" ") {
-			return "the limit does not hold writes: " + table, nil
+		if err := v.expectTable(ctx, v1alpha1.CacheModeWritethrough); err != nil {
+			return "the limit does not hold writes: " + err.Error(), nil
 		}
-		return "", err
+		return "", nil
 	})
 }
 
@@ -94,9 +92,7 @@ var _ = Describe("A volume over a disk of another CSI driver, below its pod", La
 		// Until the node has said that it has the volume, a class is current at once.
 		Expect(v.awaitApplied(ctx)).To(Succeed())
 		By("changing it to writeback, with a limit")
-		Expect(v.setAttributes(ctx, limited)).To(Succeed())
-		Expect(v.awaitAttributes(ctx, limited)).To(Succeed())
-		Expect(v.expectTable(ctx, v1alpha1.CacheModeWriteback)).To(Succeed())
+		v.changeTo(ctx, limited, v1alpha1.CacheModeWriteback)
 		Expect(v.makeDirty(ctx)).To(Succeed())
 
 		By("writing more than the limit, again and again")
@@ -113,9 +109,7 @@ var _ = Describe("A volume over a disk of another CSI driver, below its pod", La
 		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
 
 		By("changing it back, and reading what the other driver's disk has on the other node")
-		Expect(v.setAttributes(ctx, through)).To(Succeed())
-		Expect(v.awaitAttributes(ctx, through)).To(Succeed())
-		Expect(v.expectTable(ctx, v1alpha1.CacheModeWritethrough)).To(Succeed())
+		v.changeTo(ctx, through, v1alpha1.CacheModeWritethrough)
 		Expect(v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
 			if cv.Status.DirtyState != v1alpha1.DirtyStateClean {
 				return "not clean"

@@ -138,11 +138,8 @@ func (a *Attacher) findSeed(ctx context.Context, s *staging) {
 			return
 		}
 		end := a.dropHydration
-		if cause := context.Cause(ctx); errors.Is(cause, errNotReady) {
-			err = cause
-		}
-		if errors.Is(err, errNotReady) {
-			end = a.endLater
+		if errors.Is(err, errNotReady) || errors.Is(context.Cause(ctx), errNotReady) {
+			err, end = errNotReady, a.endLater
 		}
 		log.Error(err, "The old node's cache cannot be had", "from", s.plan.Warm.Peer.Node)
 		s.own.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -118,16 +119,8 @@ func (p *prestages) wasLate(id volume.ID, f volume.Fence) bool {
 func (p *prestages) keep(ids map[volume.ID]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for id := range p.m {
-		if !ids[id] {
-			delete(p.m, id)
-		}
-	}
-	for id := range p.tooLate {
-		if !ids[id] {
-			delete(p.tooLate, id)
-		}
-	}
+	maps.DeleteFunc(p.m, func(id volume.ID, _ *staging) bool { return !ids[id] })
+	maps.DeleteFunc(p.tooLate, func(id volume.ID, _ volume.Fence) bool { return !ids[id] })
 }
 
 // mayPrestage reports whether the stage of a volume may begin before it is asked for: it

@@ -45,22 +45,17 @@ func (s *session) origins(ctx context.Context) originFacts {
 			return originFacts{problem: err}
 		}
 	}
-	out := originFacts{claims: claims.Items, attachments: attachments.Items}
 	var volumes corev1.PersistentVolumeList
-	switch err := s.client.List(ctx, &volumes); {
-	case err == nil:
-		out.volumes = volumes.Items
-	case !apierrors.IsForbidden(err):
-		out.problem = err
-	}
 	var adoptions corev1.ConfigMapList
-	switch err := s.client.List(ctx, &adoptions, client.HasLabels{adopt.LabelAdoption}); {
-	case err == nil:
-		out.adoptions = adoptions.Items
-	case !apierrors.IsForbidden(err):
-		out.problem = err
+	var problem error
+	for _, err := range []error{
+		s.client.List(ctx, &volumes), s.client.List(ctx, &adoptions, client.HasLabels{adopt.LabelAdoption}),
+	} {
+		if err != nil && !apierrors.IsForbidden(err) {
+			problem = err
+		}
 	}
-	return out
+	return originFacts{claims: claims.Items, attachments: attachments.Items, volumes: volumes.Items, adoptions: adoptions.Items, problem: problem}
 }
 
 // checkOrigins looks at what lies below volumes of backend csi. What no record claims is
