@@ -141,7 +141,7 @@ func (m *machine) strictDriver(nodes map[string]*node, secrets map[string]string
 	o := &strictOrigin{on: map[string]*origintest.Driver{}, secrets: secrets}
 	for name, n := range nodes {
 		d := origintest.New(origintest.Config{
-			Name: "strict.example", Node: name, Kubelet: filepath.Join(n.dir, kubeletDir), Secrets: secrets, State: state,
+			Name: "strict.example.org", Node: name, Kubelet: filepath.Join(n.dir, kubeletDir), Secrets: secrets, State: state,
 			Capabilities: origintest.Capabilities{Attach: true, Stage: true, Expand: true}, Devices: luns{m},
 		})
 		d.Check(m.t)

@@ -88,6 +88,11 @@ func (c *Cluster) provision(ctx context.Context, claim *corev1.PersistentVolumeC
 		pv.Spec.VolumeMode, pv.Spec.CSI.FSType = mode, "ext4"
 	}
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
+	if err := c.create(ctx, pv, size); err != nil {
+		c.take(-size)
+		c.event(ctx, claim, "ProvisioningFailed", "failed to provision volume: "+err.Error())
+		return
+	}
 	if err := c.api.Create(ctx, pv); err != nil {
 		c.take(-size)
 		if !apierrors.IsAlreadyExists(err) {
@@ -133,12 +138,18 @@ func (c *Cluster) expand(ctx context.Context, claim *corev1.PersistentVolumeClai
 		c.event(ctx, claim, "VolumeResizeFailed", fmt.Sprintf("resize volume failed: rpc error: code = ResourceExhausted desc = no %d bytes left", want-have))
 		return
 	}
+	onNode, err := c.grow(ctx, pv, want)
+	if err != nil {
+		c.take(have - want)
+		c.event(ctx, claim, "VolumeResizeFailed", "resize volume failed: "+err.Error())
+		return
+	}
 	pv.Spec.Capacity[corev1.ResourceStorage] = quantity(want)
 	if c.api.Update(ctx, pv) != nil {
 		c.take(have - want)
 		return
 	}
-	if b.NodeStep {
+	if b.NodeStep || onNode {
 		claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: corev1.PersistentVolumeClaimNodeResizePending}
 		claim.Status.AllocatedResources = corev1.ResourceList{corev1.ResourceStorage: quantity(want)}
 		claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimFileSystemResizePending, Status: corev1.ConditionTrue}}
@@ -176,6 +187,12 @@ func (c *Cluster) volumes(ctx context.Context, pvs []corev1.PersistentVolume, li
 			c.mu.Lock()
 			c.wrong = append(c.wrong, fmt.Sprintf("%s is deleted while it is attached to %s", pv.Name, node))
 			c.mu.Unlock()
+		}
+		if err := c.erase(ctx, pv); err != nil {
+			c.mu.Lock()
+			c.wrong = append(c.wrong, fmt.Sprintf("%s is not deleted: %v", pv.Name, err))
+			c.mu.Unlock()
+			continue
 		}
 		pv.Finalizers = slices.DeleteFunc(pv.Finalizers, func(f string) bool { return f == volumeFinal })
 		if c.api.Update(ctx, pv) != nil || c.api.Delete(ctx, pv) != nil {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,6 +76,7 @@ type Cluster struct {
 	deletedCuts           []string
 	erased                []string // handles
 	apps                  []string // namespaces
+	controller            csipb.ControllerServer
 }
 
 // Start makes the objects of a cluster by the name, and serves until the test ends. Classes
@@ -279,6 +281,11 @@ func (c *Cluster) attachments(ctx context.Context, b Behaviour) {
 		switch {
 		case va.Spec.Attacher != c.Driver:
 		case va.DeletionTimestamp != nil && !b.HoldDetach && slices.Contains(va.Finalizers, finalizer):
+			if err := c.detach(ctx, va, pv); err != nil {
+				va.Status.DetachError = &storagev1.VolumeError{Time: metav1.Now(), Message: err.Error()}
+				_ = c.api.Status().Update(ctx, va)
+				continue
+			}
 			c.set(pv, va.Spec.NodeName, "")
 			va.Finalizers = slices.DeleteFunc(va.Finalizers, func(f string) bool { return f == finalizer })
 			_ = c.api.Update(ctx, va)
@@ -290,8 +297,14 @@ func (c *Cluster) attachments(ctx context.Context, b Behaviour) {
 			va.Finalizers = append(va.Finalizers, finalizer)
 			_ = c.api.Update(ctx, va)
 		default:
+			metadata, err := c.attach(ctx, va, pv)
+			if err != nil {
+				va.Status.AttachError = &storagev1.VolumeError{Time: metav1.Now(), Message: err.Error()}
+				_ = c.api.Status().Update(ctx, va)
+				continue
+			}
 			c.set(pv, va.Spec.NodeName, va.Spec.NodeName)
-			va.Status = storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"device": "disk-of-" + pv}}
+			va.Status = storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: metadata}
 			_ = c.api.Status().Update(ctx, va)
 		}
 	}

@@ -1,0 +1,120 @@
+package csitest
+
+import (
+	"context"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Sidecars has the stand-in ask the controller of a driver that is there, as the sidecars do, where it
+// would otherwise only note what it has done. To be called before the first claim. Nodes have the IDs
+// of CSINode objects: "a" and "b".
+func (c *Cluster) Sidecars(controller csipb.ControllerServer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.controller = controller
+}
+
+func (c *Cluster) theirs() csipb.ControllerServer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.controller
+}
+
+// capability is what external-provisioner and external-attacher make of a PersistentVolume with mode
+// Block that one node writes to.
+func capability() *csipb.VolumeCapability {
+	return &csipb.VolumeCapability{
+		AccessMode: &csipb.VolumeCapability_AccessMode{Mode: csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		AccessType: &csipb.VolumeCapability_Block{Block: &csipb.VolumeCapability_BlockVolume{}},
+	}
+}
+
+// create makes what a PersistentVolume is of.
+func (c *Cluster) create(ctx context.Context, pv *corev1.PersistentVolume, size int64) error {
+	controller := c.theirs()
+	if controller == nil {
+		return nil
+	}
+	made, err := controller.CreateVolume(ctx, &csipb.CreateVolumeRequest{
+		Name: pv.Name, CapacityRange: &csipb.CapacityRange{RequiredBytes: size}, VolumeCapabilities: []*csipb.VolumeCapability{capability()},
+	})
+	if err != nil {
+		return err
+	}
+	v := made.GetVolume()
+	pv.Spec.CSI.VolumeHandle, pv.Spec.CSI.VolumeAttributes = v.GetVolumeId(), v.GetVolumeContext()
+	pv.Spec.Capacity[corev1.ResourceStorage] = quantity(v.GetCapacityBytes())
+	return nil
+}
+
+// erase deletes what a PersistentVolume is of.
+func (c *Cluster) erase(ctx context.Context, pv *corev1.PersistentVolume) error {
+	controller := c.theirs()
+	if controller == nil {
+		return nil
+	}
+	_, err := controller.DeleteVolume(ctx, &csipb.DeleteVolumeRequest{VolumeId: pv.Spec.CSI.VolumeHandle})
+	return err
+}
+
+// grow grows what a PersistentVolume is of, and reports whether its node has a part of that.
+func (c *Cluster) grow(ctx context.Context, pv *corev1.PersistentVolume, size int64) (node bool, err error) {
+	controller := c.theirs()
+	if controller == nil {
+		return false, nil
+	}
+	grown, err := controller.ControllerExpandVolume(ctx, &csipb.ControllerExpandVolumeRequest{
+		VolumeId: pv.Spec.CSI.VolumeHandle, CapacityRange: &csipb.CapacityRange{RequiredBytes: size}, VolumeCapability: capability(),
+	})
+	return grown.GetNodeExpansionRequired(), err
+}
+
+// attach attaches what an attachment names, and returns the metadata for it.
+func (c *Cluster) attach(ctx context.Context, va *storagev1.VolumeAttachment, name string) (map[string]string, error) {
+	controller := c.theirs()
+	if controller == nil {
+		return map[string]string{"device": "disk-of-" + name}, nil
+	}
+	pv, node := &corev1.PersistentVolume{}, &storagev1.CSINode{}
+	if err := c.api.Get(ctx, types.NamespacedName{Name: name}, pv); err != nil {
+		return nil, err
+	}
+	if err := c.api.Get(ctx, types.NamespacedName{Name: va.Spec.NodeName}, node); err != nil {
+		return nil, err
+	}
+	published, err := controller.ControllerPublishVolume(ctx, &csipb.ControllerPublishVolumeRequest{
+		VolumeId: pv.Spec.CSI.VolumeHandle, NodeId: c.idOf(node), VolumeCapability: capability(), VolumeContext: pv.Spec.CSI.VolumeAttributes,
+	})
+	return published.GetPublishContext(), err
+}
+
+// detach ends that.
+func (c *Cluster) detach(ctx context.Context, va *storagev1.VolumeAttachment, name string) error {
+	controller := c.theirs()
+	if controller == nil {
+		return nil
+	}
+	pv, node := &corev1.PersistentVolume{}, &storagev1.CSINode{}
+	if err := c.api.Get(ctx, types.NamespacedName{Name: name}, pv); err != nil {
+		return err
+	}
+	if err := c.api.Get(ctx, types.NamespacedName{Name: va.Spec.NodeName}, node); err != nil {
+		return err
+	}
+	_, err := controller.ControllerUnpublishVolume(ctx, &csipb.ControllerUnpublishVolumeRequest{VolumeId: pv.Spec.CSI.VolumeHandle, NodeId: c.idOf(node)})
+	return err
+}
+
+// idOf is what the driver calls a node.
+func (c *Cluster) idOf(node *storagev1.CSINode) string {
+	for _, d := range node.Spec.Drivers {
+		if d.Name == c.Driver {
+			return d.NodeID
+		}
+	}
+	return ""
+}
