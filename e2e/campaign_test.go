@@ -90,56 +90,82 @@ var needCache = []string{
 
 var _ = Describe("A campaign of disasters", Label("campaign", "slow", "lab"), func() {
 	It("breaks no promise and leaves nothing behind", func(ctx SpecContext) {
-		seed, n := campaignNumber("SEED", 1), campaignNumber("DISASTERS", 20)
-		kinds := slices.DeleteFunc(slices.Sorted(maps.Keys(labDisasters)), func(name string) bool { return !strings.Contains(name, os.Getenv("KINDS")) })
-		s := newSpace(ctx)
-		DeferCleanup(disarm, NodeTimeout(soon))
-		DeferCleanup(func(ctx SpecContext) { Expect(k.Lab.Heal(ctx)).To(Succeed()) }, NodeTimeout(soon))
-		class := s.snapshotClass(ctx, nil)
-		var ws []*witness
-		for _, mode := range []checker.Mode{checker.Writeback, checker.Writethrough, checker.None} {
-			w, err := newWitness(ctx, s, mode, seed)
-			Expect(err).NotTo(HaveOccurred())
-			w.class = class
-			ws = append(ws, w)
-		}
-		for _, w := range ws {
-			w.beside = slices.DeleteFunc(slices.Clone(ws), func(o *witness) bool { return o == w })
-		}
-		r := ws[0].r
-		counts, blocks := map[string]int{}, map[string]map[checker.Verdict]int{}
-		var deck []string
-		for i := range n {
-			if len(deck) == 0 {
-				deck = slices.Clone(kinds)
-				r.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+		run := newLabCampaign(ctx, labDisasters)
+		class := run.s.snapshotClass(ctx, nil)
+		run.over(ctx, func(mode checker.Mode) (*witness, error) {
+			w, err := newWitness(ctx, run.s, mode, run.seed)
+			if w != nil {
+				w.class = class
 			}
-			kind, w := deck[0], ws[i%uint64(len(ws))]
-			if w.mode == checker.None && slices.Contains(needCache, kind) {
-				w = ws[i/uint64(len(ws))%2]
-			}
-			deck = deck[1:]
-			By(fmt.Sprintf("%d of %d: %s: %s", i+1, n, w.claim, kind))
-			report, err := w.suffer(ctx, labDisasters[kind])
-			Expect(err).NotTo(HaveOccurred(), "seed %d, %s, %s", seed, w.claim, kind)
-			counts[kind]++
-			if blocks[kind] == nil {
-				blocks[kind] = map[checker.Verdict]int{}
-			}
-			for v, n := range report.Verdicts {
-				blocks[kind][v] += n
-			}
-		}
-		for _, w := range ws {
-			w.close()
-			Expect(w.stop(ctx)).To(Succeed())
-		}
-		for _, kind := range slices.Sorted(maps.Keys(counts)) {
-			GinkgoWriter.Printf("campaign: %-36s %3d disasters, blocks: %s\n", kind, counts[kind], checker.Report{Verdicts: blocks[kind]})
-		}
-		GinkgoWriter.Printf("campaign: seed %d, %d disasters, no violation\n", seed, n)
+			return w, err
+		})
 	}, NodeTimeout(6*time.Hour))
 })
+
+// labCampaign is a campaign in a namespace of its own.
+type labCampaign struct {
+	s         *space
+	seed, n   uint64
+	disasters map[string]labDisaster
+	kinds     []string
+}
+
+// newLabCampaign reads SEED, DISASTERS and KINDS, and prepares the end.
+func newLabCampaign(ctx context.Context, disasters map[string]labDisaster) *labCampaign {
+	GinkgoHelper()
+	c := &labCampaign{seed: campaignNumber("SEED", 1), n: campaignNumber("DISASTERS", 20), disasters: disasters}
+	c.kinds = slices.DeleteFunc(slices.Sorted(maps.Keys(disasters)), func(name string) bool { return !strings.Contains(name, os.Getenv("KINDS")) })
+	c.s = newSpace(ctx)
+	DeferCleanup(disarm, NodeTimeout(soon))
+	DeferCleanup(func(ctx SpecContext) { Expect(k.Lab.Heal(ctx)).To(Succeed()) }, NodeTimeout(soon))
+	return c
+}
+
+// over has the disasters happen to one volume of each mode.
+func (c *labCampaign) over(ctx context.Context, begin func(checker.Mode) (*witness, error)) {
+	GinkgoHelper()
+	var ws []*witness
+	for _, mode := range []checker.Mode{checker.Writeback, checker.Writethrough, checker.None} {
+		w, err := begin(mode)
+		Expect(err).NotTo(HaveOccurred())
+		ws = append(ws, w)
+	}
+	for _, w := range ws {
+		w.beside = slices.DeleteFunc(slices.Clone(ws), func(o *witness) bool { return o == w })
+	}
+	r := ws[0].r
+	counts, blocks := map[string]int{}, map[string]map[checker.Verdict]int{}
+	var deck []string
+	for i := range c.n {
+		if len(deck) == 0 {
+			deck = slices.Clone(c.kinds)
+			r.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+		}
+		kind, w := deck[0], ws[i%uint64(len(ws))]
+		if w.mode == checker.None && slices.Contains(needCache, kind) {
+			w = ws[i/uint64(len(ws))%2]
+		}
+		deck = deck[1:]
+		By(fmt.Sprintf("%d of %d: %s: %s", i+1, c.n, w.claim, kind))
+		report, err := w.suffer(ctx, c.disasters[kind])
+		Expect(err).NotTo(HaveOccurred(), "seed %d, %s, %s", c.seed, w.claim, kind)
+		counts[kind]++
+		if blocks[kind] == nil {
+			blocks[kind] = map[checker.Verdict]int{}
+		}
+		for v, n := range report.Verdicts {
+			blocks[kind][v] += n
+		}
+	}
+	for _, w := range ws {
+		w.close()
+		Expect(w.stop(ctx)).To(Succeed())
+	}
+	for _, kind := range slices.Sorted(maps.Keys(counts)) {
+		GinkgoWriter.Printf("campaign: %-36s %3d disasters, blocks: %s\n", kind, counts[kind], checker.Report{Verdicts: blocks[kind]})
+	}
+	GinkgoWriter.Printf("campaign: seed %d, %d disasters, no violation\n", c.seed, c.n)
+}
 
 func campaignNumber(name string, otherwise uint64) uint64 {
 	s := os.Getenv(name)

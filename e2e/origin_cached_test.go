@@ -30,6 +30,7 @@ func (s *space) cachedOrigin(ctx context.Context, o originDriver, spec volumeSpe
 		parameters[key] = "" // they are the storage server's
 	}
 	maps.Copy(parameters, o.parameters)
+	maps.Copy(parameters, spec.parameters)
 	class, err := s.class(ctx, spec.name, cluster.ClassSpec{Mode: spec.mode, CacheSize: spec.cacheSize, Delayed: true, Parameters: parameters})
 	if err != nil {
 		return nil, err
@@ -198,7 +199,7 @@ var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "
 		Expect(attachedTo(ctx, pv.Name)).To(ConsistOf(nodeB))
 	}, NodeTimeout(specLimit))
 
-	It("is taken from a lost node only with its writes and by the other driver", Label("slow"), func(ctx SpecContext) {
+	It("is taken from a lost node only with its writes and by the other driver", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		clean, err := s.cachedOrigin(ctx, pd, volumeSpec{name: "clean", mode: v1alpha1.CacheModeWritethrough}, nodeA)
 		Expect(err).NotTo(HaveOccurred())

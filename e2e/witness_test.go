@@ -179,20 +179,39 @@ func (w *witness) elsewhere() string { return otherNode(w.node) }
 
 // newWitness begins a history on a new volume.
 func newWitness(ctx context.Context, s *space, mode checker.Mode, seed uint64) (*witness, error) {
+	v, err := s.volume(ctx, witnessSpec(mode))
+	if err != nil {
+		return nil, err
+	}
+	v.patience = backedOff
+	if err := v.start(ctx, nodeA); err != nil {
+		return nil, err
+	}
+	return witnessOf(ctx, v, mode, seed)
+}
+
+// newWitnessOver is newWitness over a disk of another CSI driver.
+func newWitnessOver(ctx context.Context, s *space, o originDriver, mode checker.Mode, seed uint64) (*witness, error) {
+	v, err := s.cachedOrigin(ctx, o, witnessSpec(mode), nodeA)
+	if err != nil {
+		return nil, err
+	}
+	v.patience = backedOff
+	return witnessOf(ctx, v, mode, seed)
+}
+
+// witnessOf begins the history of a volume whose pod runs.
+func witnessOf(ctx context.Context, v *vol, mode checker.Mode, seed uint64) (*witness, error) {
+	w := &witness{vol: v, mode: mode, h: checker.NewHistory(v.Handle, witnessBlocks, mode), r: rand.New(rand.NewPCG(seed, 0))}
+	DeferCleanup(func() { w.close() })
+	return w, w.open(ctx)
+}
+
+func witnessSpec(mode checker.Mode) volumeSpec {
 	spec := volumeSpec{name: "witness-" + string(mode), mode: modeOf(mode), kind: block, size: "64Mi"}
 	if mode != checker.None {
 		// What is copied takes long enough to be met in the middle.
 		spec.cacheSize, spec.parameters = "16Mi", slowly
 	}
-	v, err := s.volume(ctx, spec)
-	if err != nil {
-		return nil, err
-	}
-	v.patience = backedOff
-	w := &witness{vol: v, mode: mode, h: checker.NewHistory(v.Handle, witnessBlocks, mode), r: rand.New(rand.NewPCG(seed, 0))}
-	DeferCleanup(func() { w.close() })
-	if err := w.start(ctx, nodeA); err != nil {
-		return nil, err
-	}
-	return w, w.open(ctx)
+	return spec
 }

@@ -29,7 +29,7 @@ go build -o "$out/lab" ./hack/lab
 whole='^TestKernel(CampaignStream|KillTwice|KillWarmRestart|KillRemap|KillPrestage|HydrationStopped|RestoredNode|RestoredRecord|SeededBugs|ManyVolumes|PrestageInVain|PrewarmForgotten|PrewarmUnused|StreamLoad|StreamLevels|StreamLevelsControl|FormatBadSSD|FormatUnreadable|AdmittedAgain|ShutOutReturns|SecretsDiscarded|MirrorDegraded|PlaceMirror|MetricsCost|DirtyAge|CommandSurvives|FormatOnce|SecretsFull|BlocksOfOrigin|FlushUnderLoad|PrewarmCutShort|HandOverStream|Heat|SnapshotKilled|SnapshotProcess|SnapshotOfWritten)$'
 # Every commit has one third of these, by its seed. Most have a sibling that always runs; the others kill
 # at the steps of one phase, or are a campaign over another driver.
-third='^TestKernel(DirtyLimit|Rescue|MoveCold|Sanity|CampaignOrigin|KillHydration|KillChange|KillFailover|Prewarm|Metrics|AllDirty|KillPrewarm|KillCount|KillDirtyLimit|StreamPrewarmed|OriginErrors|StaticTakenAway|PlaceExtended|MoveSourceLost|Prestage|HandOver|HungSSD|Secrets|Volume|RecordLost|BlocksOfPeer|SwapIsNoStop|BlocksLeft|BlocksOfSSD|UpgradeMove|PoolFull|OriginOfDriver|RescueOverDriver|OriginVanishes|HydrationReader|FailoverHydration|LUNReplaced|ShutOutReader|EarlierVersion|ChangeImpossible|HotSet|HotSetStream|FormatBug|PeerDies|Process|OriginGrows|RescueLate|Superseded|PathsReturn|SecretsReleased|FailoverAtRisk|MapAfterData|FailoverExported|MoveAgain|Upgrade|Mirror|Stripes|LUNExported|PathsOver|DeadPortal|StaticTakes|OriginLateWriter|OriginReserved|ReservedBusy)$'
+third='^TestKernel(DirtyLimit|Rescue|MoveCold|Sanity|SanityOverDriver|CampaignOrigin|KillHydration|KillChange|KillFailover|Prewarm|Metrics|AllDirty|KillPrewarm|KillCount|KillDirtyLimit|StreamPrewarmed|OriginErrors|StaticTakenAway|PlaceExtended|MoveSourceLost|Prestage|HandOver|HungSSD|Secrets|Volume|RecordLost|BlocksOfPeer|SwapIsNoStop|BlocksLeft|BlocksOfSSD|UpgradeMove|PoolFull|OriginOfDriver|RescueOverDriver|OriginVanishes|HydrationReader|FailoverHydration|LUNReplaced|ShutOutReader|EarlierVersion|ChangeImpossible|HotSet|HotSetStream|FormatBug|PeerDies|Process|OriginGrows|RescueLate|Superseded|PathsReturn|SecretsReleased|FailoverAtRisk|MapAfterData|FailoverExported|MoveAgain|Upgrade|Mirror|Stripes|LUNExported|PathsOver|DeadPortal|StaticTakes|OriginLateWriter|OriginReserved|ReservedBusy)$'
 seed=${SEED:-}
 [[ -n $seed || -n ${RUN:-} ]] || seed=$(git rev-parse HEAD 2>/dev/null | cksum | cut -d' ' -f1)
 turn=${seed:-0}
@@ -42,7 +42,7 @@ for p in "${packages[@]}"; do
     ! grep -qE "${RUN%%/*}" <<<"$(printf '%s\n' "${tests[@]}")" || jobs+=("$p $RUN ^\$")
     continue
   fi
-  # The longest have a guest each and begin first; the others, which wait most of the
+  # The longest, and csi-sanity, of which a process runs one, have a guest each and begin first; the others, which wait most of the
   # time, are dealt to guests for about four of them: fewer guests, and the last one ends late.
   hands=()
   i=0
@@ -51,7 +51,7 @@ for p in "${packages[@]}"; do
       [[ ! $t =~ $whole ]] || continue
       [[ ! $t =~ $third ]] || ((turn++ % 3 == 0)) || continue
     fi
-    if [[ $t =~ ^TestKernel(Kill|Campaign) ]]; then
+    if [[ $t =~ ^TestKernel(Kill|Campaign|Sanity) ]]; then
       long+=("$p ^$t\$ ^\$")
     else
       hand=$((i++ % ((${#tests[@]} + 8) / 9)))
