@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -31,22 +32,23 @@ func labDisastersOver() map[string]labDisaster {
 	return out
 }
 
-// originLost moves the volume, and kills a process of the other driver's controller in the middle.
+// originLost moves the volume, and kills a process of the other driver's controller in the middle. A
+// sidecar ends when it next finds that the driver was away: what has ended is started again and again,
+// as a kubelet would.
 func originLost(process string) func(context.Context, *witness) error {
 	return func(ctx context.Context, w *witness) error {
 		done := make(chan error, 1)
 		go func() { done <- moved(ctx, w) }()
 		time.Sleep(time.Duration(w.r.IntN(5000)) * time.Millisecond)
 		err := k.Lab.KillOrigin(ctx, process)
-		if err == nil {
-			time.Sleep(time.Duration(w.r.IntN(3000)) * time.Millisecond)
-			err = k.Lab.StartOrigin(ctx)
+		for {
+			select {
+			case moveErr := <-done:
+				return errors.Join(err, moveErr, k.Lab.StartOrigin(ctx))
+			case <-time.After(time.Duration(w.r.IntN(3000)) * time.Millisecond):
+				err = errors.Join(err, k.Lab.StartOrigin(ctx))
+			}
 		}
-		if err != nil {
-			<-done
-			return err
-		}
-		return <-done
 	}
 }
 

@@ -214,7 +214,7 @@ func newJournal(f *facts, w Want) *journal {
 		return j
 	}
 	j.FSType = FSTypes[0]
-	for _, fs := range []string{w.FSType, strings.ToLower(f.volume.Spec.CSI.FSType)} {
+	for _, fs := range []string{w.FSType, strings.ToLower(source(f.volume).FSType)} {
 		if fs != "" {
 			j.FSType = fs
 		}

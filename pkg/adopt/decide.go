@@ -96,7 +96,7 @@ func decideDetach(f *facts) (step, error) {
 	j, pv := f.journal, f.volume
 	if pv == nil || pv.UID != j.Volume.UID {
 		return step{}, fmt.Errorf("PersistentVolume %s is not there any more, and was not deleted by this command: look with the tools of %s whether volume %s is there, before anything is done",
-			j.Volume.Name, j.Volume.Spec.CSI.Driver, j.Volume.Spec.CSI.VolumeHandle)
+			j.Volume.Name, source(j.Volume).Driver, source(j.Volume).VolumeHandle)
 	}
 	if !kept(pv) {
 		return step{kind: keep, volume: pv}, nil
@@ -152,7 +152,7 @@ func decideReplace(f *facts) (step, error) {
 // taken its place.
 func missingOriginal(f *facts) error {
 	j := f.journal
-	src := j.Volume.Spec.CSI
+	src := source(j.Volume)
 	switch {
 	case f.volume != nil && sameSource(f.volume, j.Volume):
 		return fmt.Errorf("PersistentVolume %s of volume %s was made again by somebody: delete it, if it is on Retain and no claim has it", f.volume.Name, src.VolumeHandle)
@@ -167,12 +167,12 @@ func missingOriginal(f *facts) error {
 
 // twinError is for another PersistentVolume of the same volume.
 func twinError(f *facts) error {
-	return fmt.Errorf("PersistentVolume %s is of the same volume %s: delete it, if it is on Retain and no claim has it", strings.Join(f.twins, ", "), f.journal.Volume.Spec.CSI.VolumeHandle)
+	return fmt.Errorf("PersistentVolume %s is of the same volume %s: delete it, if it is on Retain and no claim has it", strings.Join(f.twins, ", "), source(f.journal.Volume).VolumeHandle)
 }
 
 // failedError is for a PersistentVolume whose volume Kubernetes could not reclaim.
 func failedError(pv *corev1.PersistentVolume) error {
-	return fmt.Errorf("PersistentVolume %s is %s (%s): look with the tools of %s whether volume %s is there", pv.Name, pv.Status.Phase, pv.Status.Message, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle)
+	return fmt.Errorf("PersistentVolume %s is %s (%s): look with the tools of %s whether volume %s is there", pv.Name, pv.Status.Phase, pv.Status.Message, source(pv).Driver, source(pv).VolumeHandle)
 }
 
 // checkMade reports whether what has the names of what an adoption makes is that.

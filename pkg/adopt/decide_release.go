@@ -146,7 +146,7 @@ func decideGiveBack(f *facts) (step, error) {
 		return step{}, twinError(f)
 	case pv == nil && !j.ordered(j.Volume.UID) && !f.exists:
 		return step{}, fmt.Errorf("PersistentVolume %s is not there any more, and was not deleted by this command: look with the tools of %s whether volume %s is there; if it is, add --volume-exists",
-			j.Volume.Name, j.Volume.Spec.CSI.Driver, j.Volume.Spec.CSI.VolumeHandle)
+			j.Volume.Name, source(j.Volume).Driver, source(j.Volume).VolumeHandle)
 	case pv == nil:
 		return step{kind: makeOriginal}, nil
 	case !sameSource(pv, j.Volume):
@@ -155,7 +155,7 @@ func decideGiveBack(f *facts) (step, error) {
 		return waitUntil("PersistentVolume %s is gone, and is made again", pv.Name)
 	case pv.Status.Phase == corev1.VolumeFailed, pv.Status.Phase == corev1.VolumeReleased && !kept(pv):
 		return step{}, fmt.Errorf("PersistentVolume %s is %s, with the policy %s (%s): its volume may be deleted at this moment; set it on Retain, and look with the tools of %s whether volume %s is there",
-			pv.Name, pv.Status.Phase, pv.Spec.PersistentVolumeReclaimPolicy, pv.Status.Message, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle)
+			pv.Name, pv.Status.Phase, pv.Spec.PersistentVolumeReclaimPolicy, pv.Status.Message, source(pv).Driver, source(pv).VolumeHandle)
 	}
 	next, err := decideClaim(f, pv)
 	switch {

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/pvsource"
 )
 
 // listPage is the number of objects asked for at once.
@@ -132,7 +133,7 @@ func (a *Adopter) gatherKind(ctx context.Context, f *facts) (err error) {
 			return err
 		}
 	}
-	if src := f.volume.Spec.CSI; src != nil {
+	if src := source(f.volume); src != nil {
 		if f.driver, err = get[storagev1.CSIDriver](ctx, a, "CSIDriver", named(src.Driver)); err != nil {
 			return err
 		}
@@ -160,10 +161,16 @@ func (a *Adopter) twinsOf(ctx context.Context, pv *corev1.PersistentVolume, but 
 	}
 }
 
+// source is what a CSI driver knows of a PersistentVolume, nil of one that has none.
+func source(pv *corev1.PersistentVolume) *corev1.CSIPersistentVolumeSource {
+	src, _ := pvsource.Of(context.Background(), pv) // it asks nobody
+	return src
+}
+
 // sameSource reports whether two PersistentVolumes are of one volume.
 func sameSource(x, y *corev1.PersistentVolume) bool {
-	p, q := x.Spec.CSI, y.Spec.CSI
-	return p != nil && q != nil && p.Driver == q.Driver && p.VolumeHandle == q.VolumeHandle
+	p, q := source(x), source(y)
+	return p != nil && q != nil && pvsource.Same(p, q)
 }
 
 // gatherUse reads who uses the claim, or is about to.

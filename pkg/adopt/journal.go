@@ -131,7 +131,7 @@ func decode(obj *corev1.ConfigMap) (*journal, error) {
 	if !slices.Contains([]direction{toCache, toOriginal, givenBack}, j.Direction) {
 		return nil, fmt.Errorf("key %s: direction %q: accepted are %s, %s, %s", keyState, j.Direction, toCache, toOriginal, givenBack)
 	}
-	if j.Claim.UID == "" || j.Volume.UID == "" || j.Volume.Spec.CSI == nil || j.ReclaimPolicy == "" {
+	if j.Claim.UID == "" || j.Volume.UID == "" || source(j.Volume) == nil || j.ReclaimPolicy == "" {
 		return nil, fmt.Errorf("it lacks the UID of the claim or of the PersistentVolume, its CSI source, or its reclaim policy")
 	}
 	return j, nil

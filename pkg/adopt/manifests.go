@@ -1,6 +1,7 @@
 package adopt
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -10,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/ptr"
+
+	"github.com/nearflash/nearflash/pkg/pvsource"
 )
 
 // Attributes of a static PersistentVolume (pkg/driver, static.go).
@@ -44,9 +47,19 @@ func reserved(namespace, name string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: namespace, Name: name}
 }
 
+// translated is the original PersistentVolume as one of its CSI driver: Kubernetes sees an in-tree one
+// so. A journal has no other (decode).
+func (j *journal) translated() *corev1.PersistentVolume {
+	pv, err := pvsource.Translated(context.Background(), j.Volume) // it asks nobody
+	if err != nil {
+		return j.Volume
+	}
+	return pv
+}
+
 // frontVolume is the PersistentVolume of nearflash: to the claim, what the original was.
 func (j *journal) frontVolume() *corev1.PersistentVolume {
-	old := &j.Volume.Spec
+	old := &j.translated().Spec
 	attributes := maps.Clone(j.Attributes)
 	if attributes == nil {
 		attributes = map[string]string{}
@@ -72,7 +85,7 @@ func (j *journal) frontVolume() *corev1.PersistentVolume {
 // blockVolume is the raw block PersistentVolume of the same volume. It is for the claim that
 // pkg/backend/csi makes, from its first moment on.
 func (j *journal) blockVolume(origins string) *corev1.PersistentVolume {
-	old := &j.Volume.Spec
+	old := &j.translated().Spec
 	src := old.CSI.DeepCopy()
 	src.FSType = ""
 	return &corev1.PersistentVolume{
@@ -165,7 +178,8 @@ func requested(c *corev1.PersistentVolumeClaim) resource.Quantity {
 func foreignFinalizers(in []string) []string {
 	var out []string
 	for _, f := range in {
-		known := f == "kubernetes.io/pvc-protection" || f == "kubernetes.io/pv-protection" ||
+		// That of the PersistentVolume's controller is on in-tree ones that are on Delete, and goes with that.
+		known := f == "kubernetes.io/pvc-protection" || f == "kubernetes.io/pv-protection" || f == "kubernetes.io/pv-controller" ||
 			strings.HasPrefix(f, "external-attacher/") || strings.HasPrefix(f, "external-provisioner.volume.kubernetes.io/")
 		if !known {
 			out = append(out, f)

@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/nearflash/nearflash/pkg/pvsource"
 )
 
 // planned is a step of a plan, in words.
@@ -91,7 +93,10 @@ func warnings(f *facts, j *journal) []string {
 	if j.ReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
 		out = append(out, fmt.Sprintf("PersistentVolume %s is on Delete. While the claim is adopted, deleting the claim deletes no data: the volume stays with the other driver. Release the claim, then delete it, to have the volume deleted", j.Volume.Name))
 	}
-	if j.FSType != "" && j.Volume.Spec.CSI.FSType == "" {
+	if j.Volume.Spec.CSI == nil {
+		out = append(out, fmt.Sprintf("PersistentVolume %s is of the in-tree kind %s: below the cache it is volume %s of driver %s; released, it is what it was", j.Volume.Name, pvsource.Kind(j.Volume), source(j.Volume).VolumeHandle, source(j.Volume).Driver))
+	}
+	if j.FSType != "" && source(j.Volume).FSType == "" {
 		out = append(out, fmt.Sprintf("PersistentVolume %s names no filesystem: %s is taken for it. A volume with another one is not mounted, and left as it is; release it then, and adopt it with --fs-type", j.Volume.Name, j.FSType))
 	}
 	if f.driver != nil && !ptr.Deref(f.driver.Spec.AttachRequired, true) {

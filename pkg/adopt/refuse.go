@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/pvsource"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -48,18 +49,19 @@ func refuseClaim(f *facts, w Want) error {
 		return fmt.Errorf("PersistentVolume %s does not belong to claim %s/%s", pv.Name, c.Namespace, c.Name)
 	case pv.DeletionTimestamp != nil:
 		return fmt.Errorf("PersistentVolume %s is being deleted: with its claim it would go", pv.Name)
-	case pv.Spec.CSI == nil:
-		return fmt.Errorf("PersistentVolume %s is not of a CSI driver: accepted are those with spec.csi (a disk of an in-tree type is cached by a static PersistentVolume that names it in originPersistentVolume)", pv.Name)
-	case pv.Spec.CSI.Driver == driverName:
+	case source(pv) == nil:
+		return fmt.Errorf("PersistentVolume %s is of kind %s: accepted are those with spec.csi, and those of in-tree kinds that have a CSI driver", pv.Name, pvsource.Kind(pv))
+	case source(pv).Driver == driverName:
 		return fmt.Errorf("claim %s has a volume of nearflash already", c.Name)
 	}
+	src := source(pv)
 	refuseShape(&p, c, pv, w)
-	refuseSource(&p, pv.Spec.CSI, w)
+	refuseSource(&p, src, w)
 	if f.class != nil {
-		refuseParameters(&p, "parameter of StorageClass "+f.class.Name, pv.Spec.CSI.Driver, f.class.Parameters)
+		refuseParameters(&p, "parameter of StorageClass "+f.class.Name, src.Driver, f.class.Parameters)
 	}
 	refuseDriver(&p, f.driver)
-	refuseFence(&p, pv.Spec.CSI.Driver, f.driver, w)
+	refuseFence(&p, src.Driver, f.driver, w)
 	if f.self == nil {
 		p.add("there is no CSIDriver %s: install nearflash, with origins.enabled, before", driverName)
 	}
@@ -90,7 +92,7 @@ func refuseShape(p *problems, c *corev1.PersistentVolumeClaim, pv *corev1.Persis
 		p.add("the claim is being expanded: wait until its capacity is %s, for which a pod may have to start once", want.String())
 	}
 	block := ptr.Deref(pv.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
-	switch fs := pv.Spec.CSI.FSType; {
+	switch fs := source(pv).FSType; {
 	case block && w.FSType != "":
 		p.add("--fs-type %s contradicts volumeMode Block, which has no filesystem: leave it out", w.FSType)
 	case block:

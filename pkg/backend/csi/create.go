@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/pvsource"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -86,9 +87,9 @@ func decideCreate(id volume.ID, f createFacts, req backend.Request) (createStep,
 		return createDiscard, fmt.Errorf("%w: Kubernetes has bound claim %s/%s to PersistentVolume %s, which was there before and may have somebody's data: it is left, on Retain, and another one is asked for",
 			volume.ErrUnavailable, f.claim.Namespace, id, f.pv.Name)
 	}
-	if mode := ptr.Deref(f.pv.Spec.VolumeMode, ""); f.generation == 0 && !static && (mode != corev1.PersistentVolumeBlock || f.pv.Spec.CSI == nil && !migratable(f.pv)) {
+	if mode := ptr.Deref(f.pv.Spec.VolumeMode, ""); f.generation == 0 && !static && (mode != corev1.PersistentVolumeBlock || !pvsource.Has(f.pv)) {
 		return createDiscard, fmt.Errorf("%w: the origin's StorageClass %s makes PersistentVolumes such as %s of kind %s: accepted are classes of CSI drivers",
-			volume.ErrInvalid, req.Origin.StorageClass, f.pv.Name, kindOf(f.pv))
+			volume.ErrInvalid, req.Origin.StorageClass, f.pv.Name, pvsource.Kind(f.pv))
 	}
 	return createDone, nil
 }

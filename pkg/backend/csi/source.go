@@ -2,18 +2,16 @@ package csi
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	csitranslation "k8s.io/csi-translation-lib"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/pkg/kube"
+	"github.com/nearflash/nearflash/pkg/pvsource"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -24,36 +22,7 @@ func source(ctx context.Context, pv *corev1.PersistentVolume) (*corev1.CSIPersis
 	if mode := ptr.Deref(pv.Spec.VolumeMode, corev1.PersistentVolumeFilesystem); mode != corev1.PersistentVolumeBlock {
 		return nil, fmt.Errorf("%w: PersistentVolume %s has volumeMode %s: accepted as an origin is Block", volume.ErrInvalid, pv.Name, mode)
 	}
-	return driverSource(ctx, pv)
-}
-
-// driverSource is source for whatever volumeMode.
-func driverSource(ctx context.Context, pv *corev1.PersistentVolume) (*corev1.CSIPersistentVolumeSource, error) {
-	if pv.Spec.CSI != nil {
-		return pv.Spec.CSI, nil
-	}
-	if !migratable(pv) {
-		return nil, fmt.Errorf("%w: PersistentVolume %s is of kind %s: accepted as an origin is a volume of a CSI driver (spec.csi)", volume.ErrInvalid, pv.Name, kindOf(pv))
-	}
-	out, err := csitranslation.New().TranslateInTreePVToCSI(klog.FromContext(ctx), pv.DeepCopy())
-	if err != nil {
-		return nil, fmt.Errorf("%w: PersistentVolume %s of kind %s has no form of a CSI driver: %w", volume.ErrInvalid, pv.Name, kindOf(pv), err)
-	}
-	return out.Spec.CSI, nil
-}
-
-// migratable reports whether a PersistentVolume of an in-tree plugin has a CSI driver.
-func migratable(pv *corev1.PersistentVolume) bool { return csitranslation.New().IsPVMigratable(pv) }
-
-// kindOf names the plugin of a PersistentVolume, as the API does.
-func kindOf(pv *corev1.PersistentVolume) string {
-	text, _ := json.Marshal(pv.Spec.PersistentVolumeSource) // an API type
-	kinds := map[string]json.RawMessage{}
-	_ = json.Unmarshal(text, &kinds)
-	for kind := range kinds {
-		return kind
-	}
-	return "unknown"
+	return pvsource.Of(ctx, pv)
 }
 
 // attaches reports whether a driver has an attachment that can be ended: without one nothing

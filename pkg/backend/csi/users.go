@@ -4,14 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/csi-translation-lib/plugins"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/nearflash/nearflash/pkg/pvsource"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -56,7 +55,7 @@ func (b *Backend) onlyOne(ctx context.Context, name string, src *corev1.CSIPersi
 			if pv.Name == name {
 				continue
 			}
-			if c, err := driverSource(ctx, pv); err == nil && c.Driver == src.Driver && sameVolume(c.Driver, c.VolumeHandle, src.VolumeHandle) {
+			if c, err := pvsource.Of(ctx, pv); err == nil && pvsource.Same(c, src) {
 				other = pv.Name
 			}
 		}
@@ -66,21 +65,6 @@ func (b *Backend) onlyOne(ctx context.Context, name string, src *corev1.CSIPersi
 		err = fmt.Errorf("%w: PersistentVolume %s is of the same volume of %s as %s, which shall be an origin: accepted is the only one of it", volume.ErrInUse, other, src.Driver, name)
 	}
 	return err
-}
-
-// sameVolume reports whether two handles of a driver may be of one volume. An in-tree disk of
-// Google's names no project, and perhaps no zone (UnspecifiedValue of csi-translation-lib); Azure
-// knows its names in any case of letters.
-func sameVolume(driver, a, b string) bool {
-	switch driver {
-	case plugins.GCEPDDriverName:
-		return slices.EqualFunc(strings.Split(a, "/"), strings.Split(b, "/"), func(x, y string) bool {
-			return x == y || x == plugins.UnspecifiedValue || y == plugins.UnspecifiedValue
-		})
-	case plugins.AzureDiskDriverName:
-		return strings.EqualFold(a, b)
-	}
-	return a == b
 }
 
 // uses reports whether a pod that has not ended has a claim.
