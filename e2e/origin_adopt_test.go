@@ -28,6 +28,43 @@ func (v *vol) claimed(ctx context.Context) (*corev1.PersistentVolume, error) {
 	return pv, k.API.Get(ctx, client.ObjectKey{Name: v.PV}, pv)
 }
 
+// inTree makes the claim of a disk of Google's driver again over a PersistentVolume of the in-tree kind,
+// as clusters have them that are older than the driver.
+func (v *vol) inTree(ctx context.Context) *corev1.PersistentVolume {
+	GinkgoHelper()
+	old, err := v.claimed(ctx)
+	Expect(err).NotTo(HaveOccurred())
+	awaitDetached(ctx, old.Name)
+	kept := old.DeepCopy()
+	kept.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	Expect(k.API.Patch(ctx, kept, client.MergeFrom(old))).To(Succeed())
+	claim := &corev1.PersistentVolumeClaim{}
+	Expect(k.API.Get(ctx, client.ObjectKey{Namespace: v.space.name, Name: v.claim}, claim)).To(Succeed())
+	Expect(k.DeleteAndWait(ctx, claim.DeepCopy(), soon)).To(Succeed())
+	Expect(k.DeleteAndWait(ctx, kept, soon)).To(Succeed())
+
+	handle := strings.Split(old.Spec.CSI.VolumeHandle, "/") // projects/P/zones/Z/disks/D
+	pv := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: old.Name, Labels: map[string]string{corev1.LabelTopologyZone: handle[3]},
+			Annotations: map[string]string{"pv.kubernetes.io/provisioned-by": "kubernetes.io/gce-pd"},
+		},
+		Spec: *old.Spec.DeepCopy(),
+	}
+	pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{PDName: handle[5], FSType: "ext4"}}
+	pv.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{handle[3]}}},
+	}}}}
+	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: v.space.name, Name: v.claim}
+	Expect(k.API.Create(ctx, pv)).To(Succeed())
+	again := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: v.space.name, Name: v.claim}, Spec: claim.Spec}
+	again.Spec.VolumeName = pv.Name
+	Expect(k.API.Create(ctx, again)).To(Succeed())
+	bound, err := v.claimed(ctx)
+	Expect(err).NotTo(HaveOccurred())
+	return bound
+}
+
 var _ = Describe("A claim of another CSI driver with data", Label("origin", "lab", "slow"), func() {
 	DescribeTable("gets a cache in front under its name, and is given back, with all its data", func(ctx SpecContext, kind kind, mode v1alpha1.CacheMode) {
 		s := newSpace(ctx)
@@ -107,6 +144,47 @@ var _ = Describe("A claim of another CSI driver with data", Label("origin", "lab
 		Entry("of xfs", xfs, v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
 		Entry("of raw blocks", block, v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
 	)
+
+	It("is adopted from the in-tree kind that the disk had before there were CSI drivers, and is of it again", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.originVolume(ctx, pd, "old", nodeA, false)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.stop(ctx)).To(Succeed())
+		before := v.inTree(ctx)
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		sum, err := v.write(ctx, 0, 16)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.stop(ctx)).To(Succeed())
+		awaitDetached(ctx, before.Name)
+
+		By("adopting it")
+		out, err := shown(ctx, "adopt", "-n", s.name, v.claim, "--yes", "--cache-size", "128Mi")
+		Expect(err).NotTo(HaveOccurred(), out)
+		Expect(out).To(ContainSubstring("of the in-tree kind gcePersistentDisk"))
+		front, err := v.claimed(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		Expect(v.expectTable(ctx, v1alpha1.CacheModeWritethrough)).To(Succeed())
+		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
+		Expect(v.restart(ctx, nodeB)).To(Succeed())
+		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
+		Expect(v.stop(ctx)).To(Succeed())
+		awaitDetached(ctx, front.Name)
+		awaitDetached(ctx, front.Name+"-origin")
+
+		By("releasing it, and reading it without nearflash")
+		out, err = shown(ctx, "release", "-n", s.name, v.claim, "--yes")
+		Expect(err).NotTo(HaveOccurred(), out)
+		after, err := v.claimed(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(after.Name).To(Equal(before.Name))
+		Expect(after.Spec.PersistentVolumeSource).To(Equal(before.Spec.PersistentVolumeSource))
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
+		Expect(v.stop(ctx)).To(Succeed())
+		Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: v.claim}}, soon)).To(Succeed())
+		expectDiskGone(ctx, after.Name)
+	}, NodeTimeout(specLimit))
 
 	It("comes through a command that is killed again and again, and a claim that somebody makes again at once", func(ctx SpecContext) {
 		s := newSpace(ctx)
