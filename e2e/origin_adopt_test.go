@@ -52,9 +52,6 @@ func (v *vol) inTree(ctx context.Context) *corev1.PersistentVolume {
 		Spec: *old.Spec.DeepCopy(),
 	}
 	pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{PDName: handle[5], FSType: "ext4"}}
-	pv.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{handle[3]}}},
-	}}}}
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: v.space.name, Name: v.claim}
 	Expect(k.API.Create(ctx, pv)).To(Succeed())
 	again := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: v.space.name, Name: v.claim}, Spec: claim.Spec}

@@ -30,8 +30,8 @@ func testAdmit(t *testing.T, f *fixture) {
 	at, err := f.b.Export(t.Context(), "v", f.grant("a", 1))
 	must(t, err)
 	pv := f.pv(t, "v").Name
-	if s := at.CSI; s.Driver != f.Driver || s.Handle != "handle-of-"+pv || s.PV != pv || s.Attributes["pool"] != "p" ||
-		s.Attachment["device"] != "disk-of-"+pv || s.CapacityBytes != 8*mib || s.Admission == "" {
+	if s := at.CSI; s.Driver != f.Driver || s.Handle != "vol-"+pv || s.PV != pv || s.Attributes["pool"] != "a" ||
+		s.Attachment["attachment"] != "vol-"+pv+"@a" || s.CapacityBytes != 8*mib || s.Admission == "" {
 		t.Errorf("source %+v", s)
 	}
 	va, err := f.b.attachment(t.Context(), "v")

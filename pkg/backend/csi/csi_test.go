@@ -17,6 +17,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/backend/backendtest"
 	"github.com/nearflash/nearflash/pkg/backend/csi/csitest"
 	"github.com/nearflash/nearflash/pkg/testutil/apiserver"
+	"github.com/nearflash/nearflash/pkg/transport/csi/origintest"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -27,6 +28,8 @@ type fixture struct {
 	*csitest.Cluster
 	b   *Backend
 	api client.WithWatch
+	// strict is the other driver's controller.
+	strict *origintest.Driver
 }
 
 func newFixture(t *testing.T, cfg *rest.Config, name string) *fixture {
@@ -34,9 +37,16 @@ func newFixture(t *testing.T, cfg *rest.Config, name string) *fixture {
 	api := apiserver.Client(t, cfg)
 	f := &fixture{Cluster: csitest.Start(t, api, name, 256*mib), api: api}
 	f.b = f.backend(api, 20*time.Second)
+	f.strict = origintest.New(origintest.Config{
+		Name: f.Driver, Node: "a", Kubelet: t.TempDir(), Capabilities: origintest.Capabilities{Attach: true}, Devices: &origintest.Files{Root: t.TempDir()},
+	})
+	f.Sidecars(f.strict)
 	t.Cleanup(func() {
 		if wrong := f.Wrong(); len(wrong) > 0 {
 			t.Errorf("%q", wrong)
+		}
+		if breaches, err := f.strict.Breaches(); err != nil || len(breaches) > 0 {
+			t.Errorf("breaches of the CSI specification: %q, %v", breaches, err)
 		}
 	})
 	return f

@@ -162,7 +162,7 @@ func testStatic(t *testing.T, f *fixture) {
 	want(t, f.b.Create(t.Context(), "v", f.request(8*mib)), volume.ErrExists)
 	want(t, f.b.Create(t.Context(), "x", backend.Request{Origin: volume.Origin{PV: "no-such-pv"}}), volume.ErrInvalid, "no-such-pv")
 	at, err := f.b.Export(t.Context(), "v", f.grant("a", 8))
-	if err != nil || at.CSI.Handle != "handle-of-static-pv" {
+	if err != nil || at.CSI.Handle != "vol-static-pv" {
 		t.Fatalf("%+v, %v", at, err)
 	}
 	must(t, f.b.Unexport(t.Context(), "v", backend.Export{Initiator: f.Node("a")}))

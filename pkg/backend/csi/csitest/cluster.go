@@ -6,6 +6,7 @@ package csitest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -207,7 +208,7 @@ func (c *Cluster) Static(t testing.TB, name string, size int64) *corev1.Persiste
 	t.Helper()
 	pv := c.volume(name, size, "")
 	pv.Spec.StorageClassName = ""
-	if err := c.api.Create(t.Context(), pv); err != nil {
+	if err := errors.Join(c.create(t.Context(), pv, size), c.api.Create(t.Context(), pv)); err != nil {
 		t.Fatal(err)
 	}
 	return pv
