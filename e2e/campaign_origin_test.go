@@ -27,27 +27,38 @@ func labDisastersOver() map[string]labDisaster {
 		"source node cut off in a move, one way", "node cut off from API", "node cut off from API, one way", "API cut off from node, one way",
 		"API server killed", "control plane killed, move", "clock of a node set", "node abandoned with consent",
 	} {
-		out[kind] = labDisasters[kind]
+		d := labDisasters[kind]
+		do := d.do
+		d.do = func(ctx context.Context, w *witness) error { return attended(ctx, w, do) }
+		out[kind] = d
 	}
 	return out
 }
 
-// originLost moves the volume, and kills a process of the other driver's controller in the middle. A
-// sidecar ends when it next finds that the driver was away: what has ended is started again and again,
-// as a kubelet would.
+// originLost moves the volume, and kills a process of the other driver's controller in the middle.
 func originLost(process string) func(context.Context, *witness) error {
 	return func(ctx context.Context, w *witness) error {
-		done := make(chan error, 1)
-		go func() { done <- moved(ctx, w) }()
-		time.Sleep(time.Duration(w.r.IntN(5000)) * time.Millisecond)
-		err := k.Lab.KillOrigin(ctx, process)
-		for {
-			select {
-			case moveErr := <-done:
-				return errors.Join(err, moveErr, k.Lab.StartOrigin(ctx))
-			case <-time.After(time.Duration(w.r.IntN(3000)) * time.Millisecond):
-				err = errors.Join(err, k.Lab.StartOrigin(ctx))
-			}
+		return attended(ctx, w, func(ctx context.Context, w *witness) error {
+			done := make(chan error, 1)
+			go func() { done <- moved(ctx, w) }()
+			time.Sleep(time.Duration(w.r.IntN(5000)) * time.Millisecond)
+			return errors.Join(k.Lab.KillOrigin(ctx, process), <-done)
+		})
+	}
+}
+
+// attended is a disaster while what ends of the other driver's controller is started again and again, as
+// a kubelet would: a sidecar ends when it finds that its driver or the API server was away.
+func attended(ctx context.Context, w *witness, disaster func(context.Context, *witness) error) error {
+	done := make(chan error, 1)
+	go func() { done <- disaster(ctx, w) }()
+	var err error
+	for {
+		select {
+		case end := <-done:
+			return errors.Join(end, err, k.Lab.StartOrigin(ctx))
+		case <-time.After(2 * time.Second):
+			err = errors.Join(err, k.Lab.StartOrigin(ctx))
 		}
 	}
 }

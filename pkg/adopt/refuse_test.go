@@ -44,11 +44,14 @@ func TestRefuse(t *testing.T) {
 		"of no driver": {change: func(f *facts) {
 			f.volume.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}
 		}, err: "is of kind nfs: accepted are those with spec.csi, and those of in-tree kinds that have a CSI driver"},
-		"in-tree":              {change: inTree("ext4")},
-		"in-tree, btrfs":       {change: inTree("btrfs"), err: "fsType btrfs"},
-		"in-tree, not fenced":  {change: func(f *facts) { inTree("")(f); f.driver.Spec.AttachRequired = ptr.To(false) }, want: Want{Attributes: map[string]string{"cacheMode": "writeback"}}, err: "a detach by driver ebs.csi.aws.com"},
-		"in-tree, on Delete":   {change: func(f *facts) { inTree("")(f); f.volume.Finalizers = append(f.volume.Finalizers, "kubernetes.io/pv-controller") }},
-		"in-tree, class of it": {change: func(f *facts) { inTree("")(f); f.class.Parameters = map[string]string{"encrypted": "true"} }},
+		"in-tree":             {change: inTree("ext4")},
+		"in-tree, btrfs":      {change: inTree("btrfs"), err: "fsType btrfs"},
+		"in-tree, not fenced": {change: func(f *facts) { inTree("")(f); f.driver.Spec.AttachRequired = ptr.To(false) }, want: Want{Attributes: map[string]string{"cacheMode": "writeback"}}, err: "a detach by driver ebs.csi.aws.com"},
+		"in-tree, on Delete": {change: func(f *facts) {
+			inTree("")(f)
+			f.volume.Finalizers = append(f.volume.Finalizers, "kubernetes.io/pv-controller")
+		}},
+		"in-tree, class of it":   {change: func(f *facts) { inTree("")(f); f.class.Parameters = map[string]string{"encrypted": "true"} }},
 		"of nearflash":           {change: func(f *facts) { f.volume.Spec.CSI.Driver = driverName }, err: "has a volume of nearflash already"},
 		"many nodes":             {change: func(f *facts) { f.claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{"ReadWriteMany"} }, err: "access mode ReadWriteMany: a cache is on one node; accepted are ReadWriteOnce, ReadWriteOncePod"},
 		"many readers":           {change: func(f *facts) { f.claim.Spec.AccessModes = append(f.claim.Spec.AccessModes, "ReadOnlyMany") }, err: "access mode ReadOnlyMany"},

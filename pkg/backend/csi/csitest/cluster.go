@@ -136,6 +136,7 @@ func (c *Cluster) watch(ctx context.Context, list client.ObjectList) {
 		if err != nil {
 			return // the tick is left
 		}
+		context.AfterFunc(ctx, w.Stop) // a client in memory does not end it
 		for range w.ResultChan() {
 			c.look()
 		}
