@@ -55,11 +55,13 @@ model-deep: ## The model of the decisions, 30 times as many states as in ring 1;
 	go test -tags deep -run '^TestDeep$$' -timeout 2h -v ./e2e/model
 
 .PHONY: test-versions
-test-versions: ## Ring 1 with the API servers of the oldest Kubernetes that is supported, and of the newest.
+test-versions: ## Ring 1 with the API servers of the oldest Kubernetes that is supported, and of the newest; and what rests on kube-controller-manager in a lab, with those of both.
 	for assets in envtest-oldest envtest-newest; do \
 		KUBEBUILDER_ASSETS="$$($(LAB) artifacts --print-dir $$assets)" HELM="$$($(LAB) artifacts --print-dir helm)/helm" \
 			PROMTOOL="$$($(LAB) artifacts --print-dir prometheus)/promtool" go test ./... ./hack/... || exit 1; \
 	done
+	NEARFLASH_CONTROLLER_MANAGERS="$$($(LAB) artifacts --print-dir envtest-oldest)/kube-controller-manager:$$($(LAB) artifacts --print-dir envtest-newest)/kube-controller-manager" \
+		LABELS=versions hack/cluster-ring.sh
 
 .PHONY: test-kernel
 test-kernel: ## Ring 2: real device-mapper, LVM and iSCSI in one guest.

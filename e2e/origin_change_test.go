@@ -6,6 +6,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -20,6 +22,10 @@ import (
 	"github.com/nearflash/nearflash/e2e/cluster"
 	"github.com/nearflash/nearflash/e2e/hoststate"
 )
+
+// managersVariable names kube-controller-managers of other versions, as PATH names folders: that one of
+// them leaves our attachments alone is its behaviour, and no promise.
+const managersVariable = "NEARFLASH_CONTROLLER_MANAGERS"
 
 // awaitWritesThrough writes until the volume's table has writes go through to the origin.
 func (v *vol) awaitWritesThrough(ctx context.Context, mib int) error {
@@ -119,7 +125,7 @@ var _ = Describe("A volume over a disk of another CSI driver, below its pod", La
 		Expect(v.expectLikeOrigin(ctx, nodeB, 0, sum)).To(Succeed())
 	}, NodeTimeout(specLimit))
 
-	It("keeps its disk when kube-controller-manager detaches what no pod wants", func(ctx SpecContext) {
+	It("keeps its disk when kube-controller-manager detaches what no pod wants", Label("versions"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.cachedOrigin(ctx, pd, volumeSpec{name: "kept", mode: v1alpha1.CacheModeWriteback, kind: block, cacheSize: "128Mi"}, nodeA)
 		Expect(err).NotTo(HaveOccurred())
@@ -142,18 +148,28 @@ var _ = Describe("A volume over a disk of another CSI driver, below its pod", La
 		Expect(k.Lab.KillControl(ctx, program)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) { Expect(k.Lab.StartControl(ctx)).To(Succeed()) }, NodeTimeout(late))
 		Expect(k.Lab.StartControl(ctx)).To(Succeed())
-		Expect(cluster.AwaitEvery(ctx, time.Second, late, func(ctx context.Context) (string, error) {
-			left, err := k.Attachments(ctx, other.PV)
-			if err == nil && len(left) > 0 {
-				return fmt.Sprintf("%s is still there", stray.Name), nil
-			}
-			return "", err
-		})).To(Succeed())
-		after, err := k.Attachments(ctx, disk.Name)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(after).To(HaveLen(1))
-		Expect(after[0].UID).To(Equal(before[0].UID))
-		Expect(after[0].DeletionTimestamp).To(BeNil())
+		expectOnlyDetached := func() {
+			Expect(cluster.AwaitEvery(ctx, time.Second, late, func(ctx context.Context) (string, error) {
+				left, err := k.Attachments(ctx, other.PV)
+				if err == nil && len(left) > 0 {
+					return fmt.Sprintf("%s is still there", stray.Name), nil
+				}
+				return "", err
+			})).To(Succeed())
+			after, err := k.Attachments(ctx, disk.Name)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(after).To(HaveLen(1))
+			Expect(after[0].UID).To(Equal(before[0].UID))
+			Expect(after[0].DeletionTimestamp).To(BeNil())
+		}
+		expectOnlyDetached()
+		for _, path := range filepath.SplitList(os.Getenv(managersVariable)) {
+			By("putting another version in its place: " + path)
+			DeferCleanup(func(ctx SpecContext) { Expect(k.Lab.ReplaceControl(ctx, program)).To(Succeed()) }, NodeTimeout(late))
+			stray = strayAttachment(ctx, other, nodeB)
+			Expect(k.Lab.ReplaceControl(ctx, program, path)).To(Succeed())
+			expectOnlyDetached()
+		}
 
 		By("going on, and moving")
 		sum, err := v.write(ctx, 0, 16)

@@ -94,6 +94,13 @@ func (l *Lab) StartControl(ctx context.Context) error {
 	return err
 }
 
+// ReplaceControl kills a program of the control plane, and starts the one at a path instead; the lab's own
+// without a path.
+func (l *Lab) ReplaceControl(ctx context.Context, program string, path ...string) error {
+	_, err := l.do(ctx, nil, append([]string{"control", "replace", program}, path...)...)
+	return err
+}
+
 // SaveEtcd makes a backup of the cluster's objects.
 func (l *Lab) SaveEtcd(ctx context.Context, name string) error {
 	_, err := l.do(ctx, nil, "control", "save", name)

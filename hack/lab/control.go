@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -24,6 +25,10 @@ func newControl(o *options) *cobra.Command {
 			func(ctx context.Context, lab *cluster.Lab, args []string) error { return lab.KillControl(ctx, args) }),
 		with("start", "Start what does not run of it and wait until it is ready", cobra.NoArgs,
 			func(ctx context.Context, lab *cluster.Lab, _ []string) error { return lab.StartControl(ctx) }),
+		with("replace PROGRAM [PATH]", "Kill a program of the control plane and start another version of it, or the lab's own again", cobra.RangeArgs(1, 2),
+			func(ctx context.Context, lab *cluster.Lab, args []string) error {
+				return lab.ReplaceControl(ctx, args[0], strings.Join(args[1:], ""))
+			}),
 		with("save NAME", "Make a backup of etcd, which is stopped for a moment", cobra.ExactArgs(1),
 			func(ctx context.Context, lab *cluster.Lab, args []string) error { return lab.SaveEtcd(ctx, args[0]) }),
 		with("restore NAME", "Kill all of it, give etcd a backup, and start it again", cobra.ExactArgs(1),

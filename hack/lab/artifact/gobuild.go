@@ -41,10 +41,13 @@ func envtestPrograms() []goProgram {
 	}
 }
 
-// otherEnvtest are the same but for the API server: the other two go with any.
+// otherEnvtest are the same but for the API server: the other two go with any. With it comes the
+// controller manager of its version, for a lab.
 func otherEnvtest(g Group) []goProgram {
-	programs := envtestPrograms()
-	programs[0].dir = map[Group]string{EnvtestOldest: "hack/tools/kube-oldest", EnvtestNewest: "hack/tools/kube-newest"}[g]
+	programs := append(envtestPrograms(), kubeProgram("kube-controller-manager"))
+	for _, i := range []int{0, len(programs) - 1} {
+		programs[i].dir = map[Group]string{EnvtestOldest: "hack/tools/kube-oldest", EnvtestNewest: "hack/tools/kube-newest"}[g]
+	}
 	return programs
 }
 

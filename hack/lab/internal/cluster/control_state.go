@@ -89,6 +89,27 @@ func (l *Lab) StartControl(ctx context.Context) error {
 	return l.startControlPlane(ctx, s.Bin)
 }
 
+// ReplaceControl ends a program of the control plane at once, and starts the one at a path in its place,
+// also from then on. Without a path it is the lab's own again.
+func (l *Lab) ReplaceControl(ctx context.Context, name, path string) error {
+	s, unlock, err := l.lockState(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if path == "" {
+		path = filepath.Join(l.Paths.Bin(), name)
+	}
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
+		return fmt.Errorf("%q is no program: %w", path, errors.Join(err, os.ErrInvalid))
+	}
+	if err := l.stopControl(ctx, []string{name}, 0); err != nil {
+		return err
+	}
+	s.Bin[name] = path
+	return errors.Join(l.save(s), l.startControlPlane(ctx, s.Bin))
+}
+
 // SaveEtcd copies what etcd has, which is stopped for that moment. The API server
 // waits for it.
 func (l *Lab) SaveEtcd(ctx context.Context, name string) error {
