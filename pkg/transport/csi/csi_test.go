@@ -1,6 +1,7 @@
 package csi_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -336,6 +337,12 @@ func TestErrors(t *testing.T) {
 		codes.PermissionDenied: transport.ErrAuth, codes.NotFound: transport.ErrNoTarget, codes.InvalidArgument: transport.ErrInvalid,
 		codes.FailedPrecondition: volume.ErrInUse, codes.Aborted: volume.ErrBusy, codes.ResourceExhausted: volume.ErrUnavailable,
 		codes.AlreadyExists: transport.ErrMismatch, codes.Internal: volume.ErrUnavailable, codes.Unknown: volume.ErrUnavailable,
+		codes.Canceled: context.Canceled, codes.OutOfRange: transport.ErrInvalid, codes.Unimplemented: transport.ErrInvalid, codes.DataLoss: volume.ErrUnavailable,
+	}
+	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
+		if cases[code] == nil {
+			t.Errorf("code %s is not tried", code)
+		}
 	}
 	for code, want := range cases {
 		w.d.Inject("NodeStageVolume", origintest.Fault{Code: code, Message: "mount -o key=" + secretWord + "\nfor admin-of-it: " + strings.Repeat("x", 5000)})
