@@ -19,7 +19,7 @@ func labDisastersOver() map[string]labDisaster {
 	out := map[string]labDisaster{
 		"other driver's controller killed, move": {false, originLost("controller"), checker.LossNothing},
 		"other driver's attacher killed, move":   {false, originLost("attacher"), checker.LossNothing},
-		"other driver's node plugin killed":      {true, killProcess("pd-csi-driver"), checker.LossNothing},
+		"other driver's node plugin killed":      {true, killProcess("csi-driver"), checker.LossNothing},
 	}
 	for _, kind := range []string{
 		"node killed under load", "node plugin killed", "node plugin killed in unstage", "node plugin killed in stage", "controller killed, move",
