@@ -39,11 +39,11 @@ upstream() {
 'subPath should support file as subpath|volume-modify .* should modify volume with no VAC))'
     least=7
   fi
-  local labels='Feature: isSubsetOf {VolumeAttributesClass, VolumeSnapshotDataSource, VolumeGroupSnapshotDataSource, VolumeSourceXFS} && !Disruptive && !Serial'
+  local labels='Feature: isSubsetOf {VolumeAttributesClass, VolumeSnapshotDataSource, volumegroupsnapshot, VolumeSourceXFS} && !Disruptive && !Serial'
   local procs=4 ssh='' skip=() environment=(TMPDIR="$dir/tmp")
   if [[ ${DISRUPTIVE:-} == true ]]; then
     # Of a node without SELinux what says so is asked for all the same.
-    labels='Feature: isSubsetOf {VolumeAttributesClass, VolumeSnapshotDataSource, VolumeGroupSnapshotDataSource, VolumeSourceXFS, SELinux} && (Disruptive || Serial)'
+    labels='Feature: isSubsetOf {VolumeAttributesClass, VolumeSnapshotDataSource, volumegroupsnapshot, VolumeSourceXFS, SELinux} && (Disruptive || Serial)'
     procs=1
     [[ -n ${FOCUS:-} ]] || least=15
     # It deploys images of other projects, of which there are none here.
