@@ -22,14 +22,20 @@ import (
 // originsNamespace is where the chart has the claims of origins by default.
 const originsNamespace = "nearflash-origins"
 
-// cachedOrigin makes a volume over a disk of an origin driver, and a pod with it on a node: both
-// classes wait for that.
-func (s *space) cachedOrigin(ctx context.Context, o originDriver, spec volumeSpec, node string) (*vol, error) {
+// originParameters are those of a class over a driver.
+func originParameters(o originDriver) map[string]string {
 	parameters := map[string]string{"backend": "csi", "originStorageClass": o.class}
 	for key := range k.SecretParameters {
 		parameters[key] = "" // they are the storage server's
 	}
 	maps.Copy(parameters, o.parameters)
+	return parameters
+}
+
+// cachedOrigin makes a volume over a disk of an origin driver, and a pod with it on a node: both
+// classes wait for that.
+func (s *space) cachedOrigin(ctx context.Context, o originDriver, spec volumeSpec, node string) (*vol, error) {
+	parameters := originParameters(o)
 	maps.Copy(parameters, spec.parameters)
 	class, err := s.class(ctx, spec.name, cluster.ClassSpec{Mode: spec.mode, CacheSize: spec.cacheSize, Delayed: true, Parameters: parameters})
 	if err != nil {
