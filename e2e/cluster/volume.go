@@ -40,10 +40,10 @@ func (c *Cluster) AwaitBound(ctx context.Context, namespace, claim string, timeo
 		if err := c.API.Get(ctx, client.ObjectKey{Name: pvc.Spec.VolumeName}, &pv); err != nil {
 			return "", err
 		}
-		if pv.Spec.CSI == nil {
-			return "", fmt.Errorf("volume %s is not a CSI volume", pv.Name)
+		v = Volume{PV: pv.Name}
+		if pv.Spec.CSI != nil { // one of an in-tree kind has none
+			v.Handle = pv.Spec.CSI.VolumeHandle
 		}
-		v = Volume{PV: pv.Name, Handle: pv.Spec.CSI.VolumeHandle}
 		return "", nil
 	})
 	return v, err
