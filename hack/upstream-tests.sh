@@ -17,7 +17,7 @@ upstream() {
   local dir="$1" tests="$2" least=1 claims="e2e/upstream${ORIGIN:+/csi}" passed rest i
   mkdir -p "$dir/tmp"
   run "${lab[@]}" images add "$tests"/*.tar
-  for i in snapshotclass originclass; do
+  for i in snapshotclass groupsnapshotclass originclass; do
     if [[ -f $claims/$i.yaml ]]; then
       run "${lab[@]}" run -- kubectl apply --filename="$claims/$i.yaml"
     fi
