@@ -1,0 +1,275 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/e2e/cluster"
+	"github.com/nearflash/nearflash/e2e/hoststate"
+)
+
+// fires wants an alert to fire, and to end when its cause does.
+func (p *prometheus) fires(ctx context.Context, name string, labels map[string]string, end func(context.Context) error) {
+	GinkgoHelper()
+	Expect(p.awaitAlert(ctx, name, labels)).To(Succeed())
+	Expect(end(ctx)).To(Succeed())
+	Expect(p.awaitResolved(ctx, name)).To(Succeed())
+}
+
+// onHost runs a script on a machine.
+func onHost(machine, script string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := k.Host.Run(ctx, machine, script)
+		return err
+	}
+}
+
+// caused does something on a machine that is taken back at the end of the spec at the latest.
+func caused(ctx context.Context, machine, do, undo string) (end func(context.Context) error) {
+	GinkgoHelper()
+	Expect(onHost(machine, do)(ctx)).To(Succeed())
+	DeferCleanup(func(ctx SpecContext) { Expect(onHost(machine, undo)(ctx)).To(Succeed()) }, NodeTimeout(soon))
+	return onHost(machine, undo)
+}
+
+var _ = Describe("The alerts about volumes", Label("alerts", "metrics", "lab", "slow"), Serial, func() {
+	It("fire for what is not flushed, and for a dirty limit that is always on", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		p := startPrometheus(ctx, s)
+		spec := volumeSpec{name: "dirty", mode: v1alpha1.CacheModeWriteback, kind: block, size: "128Mi", cacheSize: "100%"}
+		dirty, err := s.volume(ctx, spec)
+		Expect(err).NotTo(HaveOccurred())
+		spec.name, spec.parameters = "limited", map[string]string{"maxDirtyBytes": "4Mi"}
+		limited, err := s.volume(ctx, spec)
+		Expect(err).NotTo(HaveOccurred())
+		for _, v := range []*vol{dirty, limited} {
+			Expect(v.start(ctx, nodeA)).To(Succeed())
+		}
+		labels := map[string]string{"node": nodeA, "namespace": s.name, "severity": "warning"}
+
+		By("keeping dm-cache from flushing while nobody writes")
+		hold := fmt.Sprintf("dmsetup message %s 0 migration_threshold ", hoststate.TopDevice(dirty.Handle))
+		end := caused(ctx, nodeA, hold+"0", hold+"2048 || true")
+		Expect(dirty.makeDirty(ctx)).To(Succeed())
+		labels["pvc"] = dirty.claim
+		p.fires(ctx, "NearflashDirtyTooOld", labels, func(ctx context.Context) error { return errors.Join(end(ctx), dirty.stop(ctx)) })
+
+		By("writing more than the limit, all the time")
+		stop := limited.writeOn(ctx)
+		labels["pvc"] = limited.claim
+		p.fires(ctx, "NearflashDirtyLimitAlwaysOn", labels, func(context.Context) error { return stop() })
+	}, NodeTimeout(specLimit))
+
+	It("fire for a cache that failed, by mode, for one that helps no more, and for one that is not filled", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		p := startPrometheus(ctx, s)
+
+		By("reading what is cached, and then what is not")
+		read, err := s.volume(ctx, volumeSpec{name: "read", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "256Mi", cacheSize: "32Mi"})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(read.start(ctx, nodeA)).To(Succeed())
+		_, err = read.write(ctx, 0, 256)
+		Expect(err).NotTo(HaveOccurred())
+		reads := func(offset, size string) string {
+			return fmt.Sprintf("--rw=randread --offset=%s --size=%s --rate_iops=300", offset, size)
+		}
+		Expect(read.work4k(ctx, reads("0", "16Mi"), 150)).To(Succeed())
+		working, stop := context.WithCancel(ctx)
+		defer stop()
+		done := make(chan error, 1)
+		go func() { done <- read.work4k(working, reads("32Mi", "224Mi"), 600) }()
+		Expect(p.awaitAlert(ctx, "NearflashHitRateCollapsed", map[string]string{"node": nodeA, "pvc": read.claim, "severity": "warning"})).To(Succeed())
+		stop()
+		<-done // with the error of having been stopped
+
+		for mode, severity := range map[v1alpha1.CacheMode]string{v1alpha1.CacheModeWritethrough: "warning", v1alpha1.CacheModeWriteback: "critical"} {
+			By("failing the SSD below a cache, " + string(mode))
+			v, err := s.volume(ctx, volumeSpec{name: string(mode), mode: mode, kind: block, size: "64Mi", cacheSize: "100%"})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(v.start(ctx, nodeA)).To(Succeed())
+			_, err = v.write(ctx, 0, 8)
+			Expect(err).NotTo(HaveOccurred())
+			mend, err := failLVUntil(ctx, nodeA, v.Handle+".meta")
+			Expect(err).NotTo(HaveOccurred())
+			_, _ = v.write(ctx, 8, 8) // it is what finds the SSD failing
+			p.fires(ctx, "NearflashVolumeUnhealthy", map[string]string{"node": nodeA, "pvc": v.claim, "severity": severity}, func(ctx context.Context) error {
+				return errors.Join(mend(ctx), v.stop(ctx))
+			})
+		}
+
+		By("holding a copy up")
+		moved, err := s.volume(ctx, volumeSpec{name: "moved", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
+		Expect(err).NotTo(HaveOccurred())
+		moved.set = largeSet
+		Expect(moved.start(ctx, nodeA)).To(Succeed())
+		_, err = moved.write(ctx, 0, largeSet)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(moved.warmUp(ctx)).To(Succeed())
+		Expect(moved.restart(ctx, nodeB)).To(Succeed())
+		Expect(moved.awaitHydrating(ctx, 2)).To(Succeed())
+		const clones = `for d in $(dmsetup ls --target clone | awk '/nf-/ {print $1}'); do dmsetup message $d 0 %s_hydration; done`
+		end := caused(ctx, nodeB, fmt.Sprintf(clones, "disable"), fmt.Sprintf(clones, "enable"))
+		p.fires(ctx, "NearflashHydrationStalled", map[string]string{"node": nodeB, "pvc": moved.claim}, end)
+	}, NodeTimeout(2*specLimit))
+})
+
+var _ = Describe("The alerts about nodes", Label("alerts", "metrics", "lab", "slow"), Serial, func() {
+	It("fire for a pool, a plugin that stands still or is missing, and what does not leave a node", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		p := startPrometheus(ctx, s)
+
+		By("taking the SSD out of the pool")
+		Expect(awaitEmptyPool(ctx, nodeA)).To(Succeed())
+		Expect(overridePool(ctx, nodeA, []string{"/dev/not-there"})).To(Succeed())
+		p.fires(ctx, "NearflashPoolNotReady", map[string]string{"node": nodeA}, func(ctx context.Context) error { return resetPool(ctx, nodeA) })
+
+		By("having somebody on the node keep a volume open")
+		held, err := s.volume(ctx, volumeSpec{name: "held", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "64Mi"})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(held.start(ctx, nodeA)).To(Succeed())
+		end := caused(ctx, nodeA,
+			fmt.Sprintf(`nohup sleep 3600 </dev/mapper/%s >/dev/null 2>&1 & echo $! >/run/holder`, hoststate.TopDevice(held.Handle)),
+			`[ ! -e /run/holder ] || { kill $(cat /run/holder); rm /run/holder; }`)
+		Expect(k.API.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: held.pod}})).To(Succeed())
+		p.fires(ctx, "NearflashUnstageStuck", nil, func(ctx context.Context) error { return errors.Join(end(ctx), held.stop(ctx)) })
+
+		By("keeping the plugin from reading the state of volumes")
+		const plugin = `nsenter --target $(pidof nearflash-node) --mount `
+		end = caused(ctx, nodeA, plugin+`sh -c 'mount --bind /bin/false $(command -v dmsetup)'`, plugin+`sh -c 'umount $(command -v dmsetup) 2>/dev/null || true'`)
+		p.fires(ctx, "NearflashMetricsPassFailing", map[string]string{"node": nodeA}, end)
+
+		By("stopping the plugin of a node that has unflushed writes of a volume that nobody uses")
+		dirty, err := s.volume(ctx, volumeSpec{name: "dirty", mode: v1alpha1.CacheModeWriteback, kind: block, size: "64Mi"})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(dirty.start(ctx, nodeA)).To(Succeed())
+		Expect(dirty.makeDirty(ctx)).To(Succeed())
+		end = caused(ctx, nodeA, `kill -STOP $(pidof nearflash-node)`, `kill -CONT $(pidof nearflash-node) || true`)
+		Expect(outOfService(ctx, nodeA, true)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { Expect(outOfService(ctx, nodeA, false)).To(Succeed()) }, NodeTimeout(soon))
+		dirty.takeFromLostNode(ctx)
+		Expect(p.awaitAlert(ctx, "NearflashFlushStuck", map[string]string{"node": nodeA, "pvc": dirty.claim})).To(Succeed())
+		p.fires(ctx, "NearflashPluginDown", map[string]string{"node": nodeA}, func(ctx context.Context) error {
+			return errors.Join(outOfService(ctx, nodeA, false), end(ctx), k.AwaitDriver(ctx, late))
+		})
+		Expect(dirty.start(ctx, nodeB)).To(Succeed())
+		Expect(p.awaitResolved(ctx, "NearflashFlushStuck")).To(Succeed())
+
+		By("removing the plugins")
+		DeferCleanup(func(ctx SpecContext) { Expect(runPlugins(ctx, true)).To(Succeed()) }, NodeTimeout(late))
+		Expect(dirty.stop(ctx)).To(Succeed())
+		Expect(runPlugins(ctx, false)).To(Succeed())
+		p.fires(ctx, "NearflashPluginMissing", map[string]string{"node": nodeB}, func(ctx context.Context) error { return runPlugins(ctx, true) })
+	}, NodeTimeout(3*specLimit))
+})
+
+// runPlugins has the node plugin run on all nodes, or on none.
+func runPlugins(ctx context.Context, on bool) error {
+	var sets appsv1.DaemonSetList
+	if err := k.API.List(ctx, &sets, client.InNamespace(k.Namespace), client.MatchingLabels{"app.kubernetes.io/component": "node"}); err != nil {
+		return err
+	}
+	for i := range sets.Items {
+		set := &sets.Items[i]
+		old := set.DeepCopy()
+		delete(set.Spec.Template.Spec.NodeSelector, nowhere)
+		if !on {
+			if set.Spec.Template.Spec.NodeSelector == nil {
+				set.Spec.Template.Spec.NodeSelector = map[string]string{}
+			}
+			set.Spec.Template.Spec.NodeSelector[nowhere] = ""
+		}
+		if err := k.API.Patch(ctx, set, client.MergeFrom(old)); err != nil {
+			return fmt.Errorf("DaemonSet %s: %w", set.Name, err)
+		}
+	}
+	if !on {
+		return nil
+	}
+	return k.AwaitDriver(ctx, late)
+}
+
+// nowhere is a label that no node has.
+const nowhere = "e2e.nearflash.io/nowhere"
+
+var _ = Describe("The alerts about controller and storage server", Label("alerts", "metrics", "lab", "slow"), Serial, func() {
+	It("fire for a server that is full, or away, for calls that fail, and for no controller", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		p := startPrometheus(ctx, s)
+		Expect(p.await(ctx, `nearflash_storage_server_up == 1`, one)).To(Succeed())
+
+		By("filling the thin pool")
+		end := caused(ctx, cluster.StorageMachine, `set -e
+size=$(lvs --noheadings --nosuffix --units m -o lv_size storage/pool | cut -d. -f1)
+lvcreate -q -n e2e-fill -V ${size}M -T storage/pool
+dd if=/dev/zero of=/dev/storage/e2e-fill bs=1M count=$((size * 90 / 100)) oflag=direct status=none`,
+			`lvremove -qq -y storage/e2e-fill 2>/dev/null || true`)
+		p.fires(ctx, "NearflashStorageServerNearlyFull", map[string]string{"severity": "critical"}, end)
+
+		By("stopping the storage server's service")
+		end = caused(ctx, cluster.StorageMachine, `kill -STOP $(pidof nearflash-target)`, `kill -CONT $(pidof nearflash-target)`)
+		var claims []*corev1.PersistentVolumeClaim
+		class, err := s.class(ctx, "failing", cluster.ClassSpec{Mode: v1alpha1.CacheModeNone})
+		Expect(err).NotTo(HaveOccurred())
+		for i := range 6 {
+			claims = append(claims, cluster.Claim(cluster.ClaimSpec{Namespace: s.name, Name: fmt.Sprintf("failing-%d", i), Class: class, Size: "16Mi"}))
+			Expect(k.API.Create(ctx, claims[i])).To(Succeed())
+		}
+		Expect(p.awaitAlert(ctx, "NearflashCallsFailing", map[string]string{"method_name": "/csi.v1.Controller/CreateVolume"})).To(Succeed())
+		p.fires(ctx, "NearflashStorageServerDown", map[string]string{"severity": "critical"}, end)
+		for _, claim := range claims {
+			Expect(k.DeleteAndWait(ctx, claim, late)).To(Succeed())
+		}
+		Expect(p.awaitResolved(ctx, "NearflashCallsFailing")).To(Succeed())
+
+		By("having no controller")
+		DeferCleanup(func(ctx SpecContext) { Expect(scaleController(ctx, 1)).To(Succeed()) }, NodeTimeout(late))
+		Expect(scaleController(ctx, 0)).To(Succeed())
+		p.fires(ctx, "NearflashControllerDown", map[string]string{"severity": "critical"}, func(ctx context.Context) error { return scaleController(ctx, 1) })
+	}, NodeTimeout(2*specLimit))
+})
+
+// scaleController has so many controllers run, and waits for that.
+func scaleController(ctx context.Context, replicas int32) error {
+	var deployments appsv1.DeploymentList
+	if err := k.API.List(ctx, &deployments, client.InNamespace(k.Namespace), client.MatchingLabels{"app.kubernetes.io/component": "controller"}); err != nil {
+		return err
+	}
+	if len(deployments.Items) != 1 {
+		return fmt.Errorf("%d Deployments of the controller, want 1", len(deployments.Items))
+	}
+	d := &deployments.Items[0]
+	old := d.DeepCopy()
+	d.Spec.Replicas = ptr.To(replicas)
+	if err := k.API.Patch(ctx, d, client.MergeFrom(old)); err != nil {
+		return err
+	}
+	return cluster.AwaitEvery(ctx, time.Second, late, func(ctx context.Context) (string, error) {
+		if err := k.API.Get(ctx, client.ObjectKeyFromObject(d), d); err != nil {
+			return "", err
+		}
+		if d.Status.ObservedGeneration < d.Generation || d.Status.ReadyReplicas != replicas || d.Status.Replicas != replicas {
+			return fmt.Sprintf("%d of %d controllers are ready", d.Status.ReadyReplicas, d.Status.Replicas), nil
+		}
+		return "", nil
+	})
+}
+
+// hasty shortens what a rule looks back on, as an alert is not to be waited for: half an hour is a
+// minute.
+func hasty(expr string) string {
+	return strings.NewReplacer("[1d] offset 30m", "[2m] offset 1m", "[30m]", "[1m]", "[1h]", "[30s]", "[15m]", "[20s]", "offset 15m", "offset 20s").Replace(expr)
+}
