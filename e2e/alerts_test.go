@@ -41,8 +41,8 @@ func onHost(machine, script string) func(context.Context) error {
 // caused does something on a machine that is taken back at the end of the spec at the latest.
 func caused(ctx context.Context, machine, do, undo string) (end func(context.Context) error) {
 	GinkgoHelper()
+	DeferCleanup(func(ctx SpecContext) { Expect(onHost(machine, undo)(ctx)).To(Succeed()) }, NodeTimeout(soon)) // of a part of it, too
 	Expect(onHost(machine, do)(ctx)).To(Succeed())
-	DeferCleanup(func(ctx SpecContext) { Expect(onHost(machine, undo)(ctx)).To(Succeed()) }, NodeTimeout(soon))
 	return onHost(machine, undo)
 }
 
@@ -105,7 +105,8 @@ var _ = Describe("The alerts about volumes", Label("alerts", "metrics", "lab", "
 			Expect(err).NotTo(HaveOccurred())
 			mend, err := failLVUntil(ctx, nodeA, v.Handle+".meta")
 			Expect(err).NotTo(HaveOccurred())
-			_, _ = v.write(ctx, 8, 8) // it is what finds the SSD failing
+			DeferCleanup(func(ctx SpecContext) { _ = mend(ctx) }, NodeTimeout(soon)) // the volume may be gone by then
+			_, _ = v.write(ctx, 8, 8)                                                // it is what finds the SSD failing
 			p.fires(ctx, "NearflashVolumeUnhealthy", map[string]string{"node": nodeA, "pvc": v.claim, "severity": severity}, func(ctx context.Context) error {
 				return errors.Join(mend(ctx), v.stop(ctx))
 			})
@@ -157,7 +158,10 @@ var _ = Describe("The alerts about nodes", Label("alerts", "metrics", "lab", "sl
 		Expect(err).NotTo(HaveOccurred())
 		Expect(dirty.start(ctx, nodeA)).To(Succeed())
 		Expect(dirty.makeDirty(ctx)).To(Succeed())
-		end = caused(ctx, nodeA, `kill -STOP $(pidof nearflash-node)`, `kill -CONT $(pidof nearflash-node) || true`)
+		// Again and again: the kubelet ends what does not answer its probe, and starts another.
+		end = caused(ctx, nodeA,
+			`touch /run/stopping; nohup sh -c 'while [ -e /run/stopping ]; do kill -STOP $(pidof nearflash-node); sleep 0.5; done' >/dev/null 2>&1 &`,
+			`rm -f /run/stopping; sleep 1; kill -CONT $(pidof nearflash-node) || true`)
 		Expect(outOfService(ctx, nodeA, true)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) { Expect(outOfService(ctx, nodeA, false)).To(Succeed()) }, NodeTimeout(soon))
 		dirty.takeFromLostNode(ctx)
@@ -183,17 +187,8 @@ func runPlugins(ctx context.Context, on bool) error {
 		return err
 	}
 	for i := range sets.Items {
-		set := &sets.Items[i]
-		old := set.DeepCopy()
-		delete(set.Spec.Template.Spec.NodeSelector, nowhere)
-		if !on {
-			if set.Spec.Template.Spec.NodeSelector == nil {
-				set.Spec.Template.Spec.NodeSelector = map[string]string{}
-			}
-			set.Spec.Template.Spec.NodeSelector[nowhere] = ""
-		}
-		if err := k.API.Patch(ctx, set, client.MergeFrom(old)); err != nil {
-			return fmt.Errorf("DaemonSet %s: %w", set.Name, err)
+		if err := runOnNodes(ctx, &sets.Items[i], on); err != nil {
+			return err
 		}
 	}
 	if !on {
@@ -202,8 +197,22 @@ func runPlugins(ctx context.Context, on bool) error {
 	return k.AwaitDriver(ctx, late)
 }
 
-// nowhere is a label that no node has.
-const nowhere = "e2e.nearflash.io/nowhere"
+// runOnNodes has a DaemonSet run on all its nodes, or on none.
+func runOnNodes(ctx context.Context, set *appsv1.DaemonSet, on bool) error {
+	const nowhere = "e2e.nearflash.io/nowhere" // a label that no node has
+	old, spec := set.DeepCopy(), &set.Spec.Template.Spec
+	delete(spec.NodeSelector, nowhere)
+	if !on {
+		if spec.NodeSelector == nil {
+			spec.NodeSelector = map[string]string{}
+		}
+		spec.NodeSelector[nowhere] = ""
+	}
+	if err := k.API.Patch(ctx, set, client.MergeFrom(old)); err != nil {
+		return fmt.Errorf("DaemonSet %s: %w", set.Name, err)
+	}
+	return nil
+}
 
 var _ = Describe("The alerts about controller and storage server", Label("alerts", "metrics", "lab", "slow"), Serial, func() {
 	It("fire for a server that is full, or away, for calls that fail, and for no controller", func(ctx SpecContext) {
@@ -268,8 +277,8 @@ func scaleController(ctx context.Context, replicas int32) error {
 	})
 }
 
-// hasty shortens what a rule looks back on, as an alert is not to be waited for: half an hour is a
-// minute.
+// hasty has a rule look back less far: half an hour is a minute, an hour half a minute, a quarter of an
+// hour 20 seconds, and what is dirty for five seconds is too old.
 func hasty(expr string) string {
-	return strings.NewReplacer("[1d] offset 30m", "[2m] offset 1m", "[30m]", "[1m]", "[1h]", "[30s]", "[15m]", "[20s]", "offset 15m", "offset 20s").Replace(expr)
+	return strings.NewReplacer("dirty_age_seconds > 3600", "dirty_age_seconds > 5", "[1d] offset 30m", "[2m] offset 1m", "[30m]", "[1m]", "[1h]", "[30s]", "[15m]", "[20s]", "offset 15m", "offset 20s").Replace(expr)
 }

@@ -472,6 +472,11 @@ func givenUp(ctx context.Context, w *witness) error {
 		}
 		return recovered(ctx)
 	}
+	return errors.Join(w.goWithout(ctx, lost, other), back())
+}
+
+// goWithout has the volume taken from a node that is off, for good, and goes on on another one.
+func (w *witness) goWithout(ctx context.Context, lost, other string) error {
 	if err := outOfService(ctx, lost, true); err != nil {
 		return err
 	}
@@ -499,8 +504,5 @@ func givenUp(ctx context.Context, w *witness) error {
 			return err
 		}
 	}
-	if err := w.open(ctx); err != nil {
-		return err
-	}
-	return back()
+	return w.open(ctx)
 }

@@ -191,7 +191,7 @@ func readerToken(ctx context.Context, s *space) string {
 func hastyRules(ctx context.Context) []byte {
 	GinkgoHelper()
 	text, err := exec.CommandContext(ctx, "helm", "template", "nearflash", chart(),
-		"--set", "metrics.alerts.enabled=true", "--set", "metrics.alerts.thresholds.dirtyAgeSeconds=5", "--show-only", "templates/metrics/alerts.yaml").Output()
+		"--set", "metrics.alerts.enabled=true", "--show-only", "templates/metrics/alerts.yaml").Output()
 	Expect(err).NotTo(HaveOccurred())
 	var object struct {
 		Spec struct {

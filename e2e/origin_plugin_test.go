@@ -27,13 +27,8 @@ func runPDNode(ctx context.Context, on bool) error {
 	if err := k.API.Get(ctx, pdNode, &set); err != nil {
 		return err
 	}
-	old := set.DeepCopy()
-	set.Spec.Template.Spec.NodeSelector = nil
-	if !on {
-		set.Spec.Template.Spec.NodeSelector = map[string]string{"e2e.nearflash.io/nowhere": ""}
-	}
-	if err := k.API.Patch(ctx, &set, client.MergeFrom(old)); err != nil {
-		return fmt.Errorf("DaemonSet %s: %w", pdNode.Name, err)
+	if err := runOnNodes(ctx, &set, on); err != nil {
+		return err
 	}
 	want := 0
 	if on {

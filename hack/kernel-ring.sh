@@ -42,7 +42,7 @@ for p in "${packages[@]}"; do
     ! grep -qE "${RUN%%/*}" <<<"$(printf '%s\n' "${tests[@]}")" || jobs+=("$p $RUN ^\$")
     continue
   fi
-  # The longest, and csi-sanity, of which a process runs one, have a guest each and begin first; the others, which wait most of the
+  # The longest, and csi-sanity, which a process can run only once, have a guest each and begin first; the others, which wait most of the
   # time, are dealt to guests for about four of them: fewer guests, and the last one ends late.
   hands=()
   i=0

@@ -17,7 +17,7 @@ upstream() {
   local dir="$1" tests="$2" least=1 claims="e2e/upstream${ORIGIN:+/csi}" passed rest i
   mkdir -p "$dir/tmp"
   run "${lab[@]}" images add "$tests"/*.tar
-  for i in snapshotclass groupsnapshotclass originclass; do
+  for i in snapshotclass originclass; do
     if [[ -f $claims/$i.yaml ]]; then
       run "${lab[@]}" run -- kubectl apply --filename="$claims/$i.yaml"
     fi
@@ -39,11 +39,11 @@ upstream() {
 'subPath should support file as subpath|volume-modify .* should modify volume with no VAC))'
     least=7
   fi
-  local labels='Feature: isSubsetOf {VolumeAttributesClass, VolumeSnapshotDataSource, volumegroupsnapshot, VolumeSourceXFS} && !Disruptive && !Serial'
+  local labels='Feature: isSubsetOf {VolumeAttributesClass, VolumeSnapshotDataSource, VolumeSourceXFS} && !Disruptive && !Serial'
   local procs=4 ssh='' skip=() environment=(TMPDIR="$dir/tmp")
   if [[ ${DISRUPTIVE:-} == true ]]; then
     # Of a node without SELinux what says so is asked for all the same.
-    labels='Feature: isSubsetOf {VolumeAttributesClass, VolumeSnapshotDataSource, volumegroupsnapshot, VolumeSourceXFS, SELinux} && (Disruptive || Serial)'
+    labels='Feature: isSubsetOf {VolumeAttributesClass, VolumeSnapshotDataSource, VolumeSourceXFS, SELinux} && (Disruptive || Serial)'
     procs=1
     [[ -n ${FOCUS:-} ]] || least=15
     # It deploys images of other projects, of which there are none here.
@@ -85,7 +85,7 @@ upstream() {
 left() {
   local machine found
   "${lab[@]}" run -- kubectl get --all-namespaces --output=name \
-    cachedvolumes,cachemigrations,cachehotsets,persistentvolumes,volumeattachments,volumesnapshots,volumesnapshotcontents,volumegroupsnapshots,volumegroupsnapshotcontents ||
+    cachedvolumes,cachemigrations,cachehotsets,persistentvolumes,volumeattachments,volumesnapshots,volumesnapshotcontents ||
     echo "the API server does not answer"
   for machine in node-a node-b storage; do
     found=$("${lab[@]}" exec "$machine" -- sh -c \

@@ -151,7 +151,7 @@ func (a *Adopter) twinsOf(ctx context.Context, pv *corev1.PersistentVolume, but 
 			return nil, fmt.Errorf("list PersistentVolumes: %w", err)
 		}
 		for i := range page.Items {
-			if other := &page.Items[i]; sameSource(other, pv) && !slices.Contains(but, other.Name) {
+			if other := &page.Items[i]; maybeTwins(other, pv) && !slices.Contains(but, other.Name) {
 				out = append(out, other.Name)
 			}
 		}
@@ -167,8 +167,14 @@ func source(pv *corev1.PersistentVolume) *corev1.CSIPersistentVolumeSource {
 	return src
 }
 
-// sameSource reports whether two PersistentVolumes are of one volume.
+// sameSource reports whether two PersistentVolumes are certainly of one volume.
 func sameSource(x, y *corev1.PersistentVolume) bool {
+	p, q := source(x), source(y)
+	return p != nil && q != nil && p.Driver == q.Driver && p.VolumeHandle == q.VolumeHandle
+}
+
+// maybeTwins reports whether two PersistentVolumes may be of one volume.
+func maybeTwins(x, y *corev1.PersistentVolume) bool {
 	p, q := source(x), source(y)
 	return p != nil && q != nil && pvsource.Same(p, q)
 }

@@ -1,7 +1,6 @@
 package adopt
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -11,8 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/ptr"
-
-	"github.com/nearflash/nearflash/pkg/pvsource"
 )
 
 // Attributes of a static PersistentVolume (pkg/driver, static.go).
@@ -47,19 +44,9 @@ func reserved(namespace, name string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: namespace, Name: name}
 }
 
-// translated is the original PersistentVolume as one of its CSI driver: Kubernetes sees an in-tree one
-// so. A journal has no other (decode).
-func (j *journal) translated() *corev1.PersistentVolume {
-	pv, err := pvsource.Translated(context.Background(), j.Volume) // it asks nobody
-	if err != nil {
-		return j.Volume
-	}
-	return pv
-}
-
 // frontVolume is the PersistentVolume of nearflash: to the claim, what the original was.
 func (j *journal) frontVolume() *corev1.PersistentVolume {
-	old := &j.translated().Spec
+	old, src := &j.Volume.Spec, source(j.Volume)
 	attributes := maps.Clone(j.Attributes)
 	if attributes == nil {
 		attributes = map[string]string{}
@@ -76,18 +63,21 @@ func (j *journal) frontVolume() *corev1.PersistentVolume {
 			ClaimRef: reserved(j.Claim.Namespace, j.Claim.Name),
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: driverName, VolumeHandle: j.front(), FSType: j.FSType, VolumeAttributes: attributes,
-				NodeStageSecretRef: old.CSI.NodeStageSecretRef.DeepCopy(), NodeExpandSecretRef: old.CSI.NodeExpandSecretRef.DeepCopy(),
+				NodeStageSecretRef: src.NodeStageSecretRef.DeepCopy(), NodeExpandSecretRef: src.NodeExpandSecretRef.DeepCopy(),
 			}},
 		},
 	}
 }
 
 // blockVolume is the raw block PersistentVolume of the same volume. It is for the claim that
-// pkg/backend/csi makes, from its first moment on.
+// pkg/backend/csi makes, from its first moment on. One of an in-tree kind stays of that: drivers look at
+// such PersistentVolumes themselves (vSphere's knows a disk by its path there alone).
 func (j *journal) blockVolume(origins string) *corev1.PersistentVolume {
-	old := &j.translated().Spec
-	src := old.CSI.DeepCopy()
-	src.FSType = ""
+	old := &j.Volume.Spec
+	src := *old.PersistentVolumeSource.DeepCopy()
+	if src.CSI != nil {
+		src.CSI.FSType = ""
+	}
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: j.origin(), Labels: maps.Clone(j.Volume.Labels), Annotations: map[string]string{annotationFrom: j.Volume.Name}},
 		Spec: corev1.PersistentVolumeSpec{
@@ -95,7 +85,7 @@ func (j *journal) blockVolume(origins string) *corev1.PersistentVolume {
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 			StorageClassName:              old.StorageClassName, NodeAffinity: old.NodeAffinity.DeepCopy(),
 			ClaimRef:               reserved(origins, j.front()),
-			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: src},
+			PersistentVolumeSource: src,
 		},
 	}
 }
@@ -174,12 +164,13 @@ func requested(c *corev1.PersistentVolumeClaim) resource.Quantity {
 }
 
 // foreignFinalizers are those that somebody else than Kubernetes and the CSI sidecars has put
-// on an object: it would not go.
-func foreignFinalizers(in []string) []string {
+// on an object: it would not go. That of the controller of PersistentVolumes is taken off what a plugin
+// in its place has made, and of nothing else (modifyDeletionFinalizers in pv_controller_base.go).
+func foreignFinalizers(o metav1.Object) []string {
 	var out []string
-	for _, f := range in {
-		// That of the PersistentVolume's controller is on in-tree ones that are on Delete, and goes with that.
-		known := f == "kubernetes.io/pvc-protection" || f == "kubernetes.io/pv-protection" || f == "kubernetes.io/pv-controller" ||
+	_, made := o.GetAnnotations()["pv.kubernetes.io/provisioned-by"]
+	for _, f := range o.GetFinalizers() {
+		known := f == "kubernetes.io/pvc-protection" || f == "kubernetes.io/pv-protection" || made && f == "kubernetes.io/pv-controller" ||
 			strings.HasPrefix(f, "external-attacher/") || strings.HasPrefix(f, "external-provisioner.volume.kubernetes.io/")
 		if !known {
 			out = append(out, f)

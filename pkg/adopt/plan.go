@@ -94,7 +94,7 @@ func warnings(f *facts, j *journal) []string {
 		out = append(out, fmt.Sprintf("PersistentVolume %s is on Delete. While the claim is adopted, deleting the claim deletes no data: the volume stays with the other driver. Release the claim, then delete it, to have the volume deleted", j.Volume.Name))
 	}
 	if j.Volume.Spec.CSI == nil {
-		out = append(out, fmt.Sprintf("PersistentVolume %s is of the in-tree kind %s: below the cache it is volume %s of driver %s; released, it is what it was", j.Volume.Name, pvsource.Kind(j.Volume), source(j.Volume).VolumeHandle, source(j.Volume).Driver))
+		out = append(out, fmt.Sprintf("PersistentVolume %s is of the in-tree kind %s: it is volume %s of driver %s, and stays of its kind", j.Volume.Name, pvsource.Kind(j.Volume), source(j.Volume).VolumeHandle, source(j.Volume).Driver))
 	}
 	if j.FSType != "" && source(j.Volume).FSType == "" {
 		out = append(out, fmt.Sprintf("PersistentVolume %s names no filesystem: %s is taken for it. A volume with another one is not mounted, and left as it is; release it then, and adopt it with --fs-type", j.Volume.Name, j.FSType))

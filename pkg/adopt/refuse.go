@@ -1,6 +1,7 @@
 package adopt
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -50,7 +52,8 @@ func refuseClaim(f *facts, w Want) error {
 	case pv.DeletionTimestamp != nil:
 		return fmt.Errorf("PersistentVolume %s is being deleted: with its claim it would go", pv.Name)
 	case source(pv) == nil:
-		return fmt.Errorf("PersistentVolume %s is of kind %s: accepted are those with spec.csi, and those of in-tree kinds that have a CSI driver", pv.Name, pvsource.Kind(pv))
+		_, err := pvsource.Of(context.Background(), pv) // it asks nobody
+		return err
 	case source(pv).Driver == driverName:
 		return fmt.Errorf("claim %s has a volume of nearflash already", c.Name)
 	}
@@ -101,8 +104,8 @@ func refuseShape(p *problems, c *corev1.PersistentVolumeClaim, pv *corev1.Persis
 	case fs != "" && w.FSType != "" && !strings.EqualFold(fs, w.FSType):
 		p.add("--fs-type %s contradicts fsType %s of PersistentVolume %s: leave it out", w.FSType, fs, pv.Name)
 	}
-	for what, list := range map[string][]string{"claim " + c.Name: c.Finalizers, "PersistentVolume " + pv.Name: pv.Finalizers} {
-		if foreign := foreignFinalizers(list); len(foreign) > 0 {
+	for what, o := range map[string]metav1.Object{"claim " + c.Name: c, "PersistentVolume " + pv.Name: pv} {
+		if foreign := foreignFinalizers(o); len(foreign) > 0 {
 			p.add("finalizer %s of %s: it could not be deleted; accepted are those of Kubernetes and of CSI sidecars", strings.Join(foreign, ", "), what)
 		}
 	}

@@ -26,6 +26,9 @@ func TestRefuse(t *testing.T) {
 			f.class.Parameters = map[string]string{k: v}
 		}
 	}
+	onDelete := func(pv *corev1.PersistentVolume) {
+		pv.Finalizers = append(pv.Finalizers, "kubernetes.io/pv-controller")
+	}
 	inTree := func(fs string) func(*facts) {
 		return func(f *facts) { f.volume.Spec.PersistentVolumeSource = ebsDisk(fs) }
 	}
@@ -43,14 +46,20 @@ func TestRefuse(t *testing.T) {
 		"of another claim": {change: func(f *facts) { f.volume.Spec.ClaimRef.UID = "x" }, err: "does not belong to claim shop/data"},
 		"of no driver": {change: func(f *facts) {
 			f.volume.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}
-		}, err: "is of kind nfs: accepted are those with spec.csi, and those of in-tree kinds that have a CSI driver"},
+		}, err: "is of kind nfs: accepted as an origin is a volume of a CSI driver (spec.csi), or of an in-tree kind"},
 		"in-tree":             {change: inTree("ext4")},
 		"in-tree, btrfs":      {change: inTree("btrfs"), err: "fsType btrfs"},
 		"in-tree, not fenced": {change: func(f *facts) { inTree("")(f); f.driver.Spec.AttachRequired = ptr.To(false) }, want: Want{Attributes: map[string]string{"cacheMode": "writeback"}}, err: "a detach by driver ebs.csi.aws.com"},
 		"in-tree, on Delete": {change: func(f *facts) {
 			inTree("")(f)
-			f.volume.Finalizers = append(f.volume.Finalizers, "kubernetes.io/pv-controller")
+			onDelete(f.volume)
+			f.volume.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "kubernetes.io/aws-ebs"}
 		}},
+		"in-tree, made by hand with the finalizer": {change: func(f *facts) { inTree("")(f); onDelete(f.volume) }, err: "finalizer kubernetes.io/pv-controller"},
+		"in-tree, of no form of a driver": {change: func(f *facts) {
+			kind := corev1.AzureDedicatedBlobDisk
+			f.volume.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{AzureDisk: &corev1.AzureDiskVolumeSource{DiskName: "d", DataDiskURI: "u", Kind: &kind}}
+		}, err: "kind(Dedicated) is not supported"},
 		"in-tree, class of it":   {change: func(f *facts) { inTree("")(f); f.class.Parameters = map[string]string{"encrypted": "true"} }},
 		"of nearflash":           {change: func(f *facts) { f.volume.Spec.CSI.Driver = driverName }, err: "has a volume of nearflash already"},
 		"many nodes":             {change: func(f *facts) { f.claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{"ReadWriteMany"} }, err: "access mode ReadWriteMany: a cache is on one node; accepted are ReadWriteOnce, ReadWriteOncePod"},

@@ -34,7 +34,7 @@ func Translated(ctx context.Context, pv *corev1.PersistentVolume) (*corev1.Persi
 		return pv, nil
 	}
 	if !Has(pv) {
-		return nil, fmt.Errorf("%w: PersistentVolume %s is of kind %s: accepted as an origin is a volume of a CSI driver (spec.csi)", volume.ErrInvalid, pv.Name, Kind(pv))
+		return nil, fmt.Errorf("%w: PersistentVolume %s is of kind %s: accepted as an origin is a volume of a CSI driver (spec.csi), or of an in-tree kind that has one", volume.ErrInvalid, pv.Name, Kind(pv))
 	}
 	out, err := csitranslation.New().TranslateInTreePVToCSI(klog.FromContext(ctx), pv.DeepCopy())
 	if err != nil {
