@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -47,6 +48,23 @@ func TestOnlyOneInTree(t *testing.T) {
 			}
 			must(t, err)
 		})
+	}
+}
+
+// TestInline: a pod may name a disk itself, and then there is no PersistentVolume of it.
+func TestInline(t *testing.T) {
+	disk := corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1"}}
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{VolumeMode: ptr.To(corev1.PersistentVolumeBlock), PersistentVolumeSource: disk}}
+	for name, id := range map[string]string{"the same": "vol-1", "another": "vol-2"} {
+		inline := &corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "ebs.csi.aws.com", VolumeHandle: id}}}
+		va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: "n", Source: storagev1.VolumeAttachmentSource{InlineVolumeSpec: inline}}}
+		b := New(Config{Client: fake.NewClientBuilder().WithObjects(pv.DeepCopy(), va).Build()})
+		_, err := b.lookCreate(t.Context(), "v", backend.Request{Origin: volume.Origin{PV: "pv"}})
+		if name == "another" {
+			must(t, err)
+			continue
+		}
+		want(t, err, volume.ErrInUse, "VolumeAttachment va to node n", "stop the pod")
 	}
 }
 

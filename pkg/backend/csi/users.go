@@ -64,6 +64,33 @@ func (b *Backend) onlyOne(ctx context.Context, name string, src *corev1.CSIPersi
 	if err == nil && other != "" {
 		err = fmt.Errorf("%w: PersistentVolume %s is of the same volume of %s as %s, which shall be an origin: accepted is the only one of it", volume.ErrInUse, other, src.Driver, name)
 	}
+	if err != nil {
+		return err
+	}
+	return b.notInline(ctx, name, src)
+}
+
+// notInline returns ErrInUse if a pod that names the volume itself, by an in-tree kind and without a
+// PersistentVolume, has it attached.
+func (b *Backend) notInline(ctx context.Context, name string, src *corev1.CSIPersistentVolumeSource) error {
+	user := ""
+	all := &storagev1.VolumeAttachmentList{}
+	err := records.Pages(ctx, b.api, all, "VolumeAttachments", func() bool {
+		for i := range all.Items {
+			va := &all.Items[i]
+			inline := va.Spec.Source.InlineVolumeSpec
+			if inline == nil {
+				continue
+			}
+			if c, err := pvsource.Of(ctx, &corev1.PersistentVolume{Spec: *inline}); err == nil && pvsource.Same(c, src) {
+				user = fmt.Sprintf("VolumeAttachment %s to node %s", va.Name, va.Spec.NodeName)
+			}
+		}
+		return user == ""
+	})
+	if err == nil && user != "" {
+		err = fmt.Errorf("%w: %s is of a pod that names the volume of %s itself, which shall be an origin as PersistentVolume %s: stop the pod", volume.ErrInUse, user, src.Driver, name)
+	}
 	return err
 }
 

@@ -84,7 +84,8 @@ func (c *Cluster) provision(ctx context.Context, claim *corev1.PersistentVolumeC
 	}
 	pv := c.volume("pvc-"+string(claim.UID), size, class)
 	pv.Annotations, pv.Spec.NodeAffinity = map[string]string{provisionedBy: c.Driver}, b.Affinity
-	if mode := claim.Spec.VolumeMode; claim.Namespace != c.Namespace && mode != nil && *mode == corev1.PersistentVolumeFilesystem {
+	pv.Spec.AccessModes = claim.Spec.AccessModes
+	if mode := claim.Spec.VolumeMode; mode != nil && *mode == corev1.PersistentVolumeFilesystem {
 		pv.Spec.VolumeMode, pv.Spec.CSI.FSType = mode, "ext4"
 	}
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 )
 
 // Sidecars has the stand-in ask the controller of a driver that is there, as the sidecars do, where it
@@ -24,13 +25,21 @@ func (c *Cluster) theirs() csipb.ControllerServer {
 	return c.controller
 }
 
-// capability is what external-provisioner and external-attacher make of a PersistentVolume with mode
-// Block that one node writes to.
-func capability() *csipb.VolumeCapability {
-	return &csipb.VolumeCapability{
-		AccessMode: &csipb.VolumeCapability_AccessMode{Mode: csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
-		AccessType: &csipb.VolumeCapability_Block{Block: &csipb.VolumeCapability_BlockVolume{}},
+// capability is what external-provisioner and external-attacher make of a PersistentVolume, for a driver
+// without SINGLE_NODE_MULTI_WRITER.
+func capability(pv *corev1.PersistentVolume) *csipb.VolumeCapability {
+	mode := csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+	if len(pv.Spec.AccessModes) != 1 || pv.Spec.AccessModes[0] != corev1.ReadWriteOnce {
+		mode = csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
 	}
+	out := &csipb.VolumeCapability{
+		AccessMode: &csipb.VolumeCapability_AccessMode{Mode: mode},
+		AccessType: &csipb.VolumeCapability_Mount{Mount: &csipb.VolumeCapability_MountVolume{}},
+	}
+	if ptr.Deref(pv.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock {
+		out.AccessType = &csipb.VolumeCapability_Block{Block: &csipb.VolumeCapability_BlockVolume{}}
+	}
+	return out
 }
 
 // create makes what a PersistentVolume is of.
@@ -40,7 +49,7 @@ func (c *Cluster) create(ctx context.Context, pv *corev1.PersistentVolume, size 
 		return nil
 	}
 	made, err := controller.CreateVolume(ctx, &csipb.CreateVolumeRequest{
-		Name: pv.Name, CapacityRange: &csipb.CapacityRange{RequiredBytes: size}, VolumeCapabilities: []*csipb.VolumeCapability{capability()},
+		Name: pv.Name, CapacityRange: &csipb.CapacityRange{RequiredBytes: size}, VolumeCapabilities: []*csipb.VolumeCapability{capability(pv)},
 	})
 	if err != nil {
 		return err
@@ -68,7 +77,7 @@ func (c *Cluster) grow(ctx context.Context, pv *corev1.PersistentVolume, size in
 		return false, nil
 	}
 	grown, err := controller.ControllerExpandVolume(ctx, &csipb.ControllerExpandVolumeRequest{
-		VolumeId: pv.Spec.CSI.VolumeHandle, CapacityRange: &csipb.CapacityRange{RequiredBytes: size}, VolumeCapability: capability(),
+		VolumeId: pv.Spec.CSI.VolumeHandle, CapacityRange: &csipb.CapacityRange{RequiredBytes: size}, VolumeCapability: capability(pv),
 	})
 	return grown.GetNodeExpansionRequired(), err
 }
@@ -87,7 +96,7 @@ func (c *Cluster) attach(ctx context.Context, va *storagev1.VolumeAttachment, na
 		return nil, err
 	}
 	published, err := controller.ControllerPublishVolume(ctx, &csipb.ControllerPublishVolumeRequest{
-		VolumeId: pv.Spec.CSI.VolumeHandle, NodeId: c.idOf(node), VolumeCapability: capability(), VolumeContext: pv.Spec.CSI.VolumeAttributes,
+		VolumeId: pv.Spec.CSI.VolumeHandle, NodeId: c.idOf(node), VolumeCapability: capability(pv), VolumeContext: pv.Spec.CSI.VolumeAttributes,
 	})
 	return published.GetPublishContext(), err
 }
