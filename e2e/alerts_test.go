@@ -133,16 +133,19 @@ var _ = Describe("The alerts about nodes", Label("alerts", "metrics", "lab", "sl
 		s := newSpace(ctx)
 		p := startPrometheus(ctx, s)
 
-		By("taking the SSD out of the pool")
+		By("giving the pool a device with somebody's data; a pool without any is no cause of alarm")
 		Expect(awaitEmptyPool(ctx, nodeA)).To(Succeed())
-		Expect(overridePool(ctx, nodeA, []string{"/dev/not-there"})).To(Succeed())
-		p.fires(ctx, "NearflashPoolNotReady", map[string]string{"node": nodeA}, func(ctx context.Context) error { return resetPool(ctx, nodeA) })
+		const file, device = "/run/foreign", "/dev/loop7"
+		end := caused(ctx, nodeA, fmt.Sprintf("truncate -s 64M %[1]s && mkfs.ext4 -q -F %[1]s && losetup %[2]s %[1]s", file, device),
+			fmt.Sprintf("losetup -d %[2]s 2>/dev/null; rm -f %[1]s", file, device))
+		Expect(overridePool(ctx, nodeA, []string{device})).To(Succeed())
+		p.fires(ctx, "NearflashPoolNotReady", map[string]string{"node": nodeA}, func(ctx context.Context) error { return errors.Join(resetPool(ctx, nodeA), end(ctx)) })
 
 		By("having somebody on the node keep a volume open")
 		held, err := s.volume(ctx, volumeSpec{name: "held", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "64Mi"})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(held.start(ctx, nodeA)).To(Succeed())
-		end := caused(ctx, nodeA,
+		end = caused(ctx, nodeA,
 			fmt.Sprintf(`nohup sleep 3600 </dev/mapper/%s >/dev/null 2>&1 & echo $! >/run/holder`, hoststate.TopDevice(held.Handle)),
 			`[ ! -e /run/holder ] || { kill $(cat /run/holder); rm /run/holder; }`)
 		Expect(k.API.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: held.pod}})).To(Succeed())
