@@ -120,6 +120,8 @@ type ISCSISource struct {
 // +kubebuilder:validation:XValidation:rule="self.cacheMode != 'writeback' || (has(self.acceptDirtyLoss) && self.acceptDirtyLoss == 'node-loss')",message="cacheMode writeback loses acknowledged writes when a node is lost before they are flushed: acceptDirtyLoss must be node-loss"
 // +kubebuilder:validation:XValidation:rule="self.cacheMode == 'none' || has(self.cacheSize)",message="cacheMode other than none needs a cacheSize"
 // +kubebuilder:validation:XValidation:rule="self.backend == oldSelf.backend",message="backend cannot be changed"
+// +kubebuilder:validation:XValidation:rule="has(self.target) == has(oldSelf.target) && (!has(self.target) || self.target == oldSelf.target)",message="target cannot be changed"
+// +kubebuilder:validation:XValidation:rule="!has(self.target) || (self.backend == 'iscsi' && !has(self.static))",message="target goes with volumes of nearflash-target alone"
 // +kubebuilder:validation:XValidation:rule="(self.backend == 'csi') == has(self.origin)",message="origin goes with backend csi"
 // +kubebuilder:validation:XValidation:rule="self.backend != 'csi' || !(has(self.static) || has(self.provisioning))",message="static and provisioning do not go with backend csi"
 // +kubebuilder:validation:XValidation:rule="has(self.origin) == has(oldSelf.origin)",message="origin cannot be changed"
@@ -134,6 +136,13 @@ type CachedVolumeSpec struct {
 	// +required
 	// +kubebuilder:validation:Enum=iscsi;csi
 	Backend string `json:"backend,omitempty"`
+
+	// target is the name of the storage server that the volume lies on; absent for the default one.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
+	Target string `json:"target,omitempty"`
 
 	// origin is the volume of another driver, with backend csi.
 	// +optional

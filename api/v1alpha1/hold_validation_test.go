@@ -89,14 +89,19 @@ func parents() map[string]struct {
 		parent v1alpha1.VolumeParent
 		want   string
 	}{
-		"of a snapshot":          {parent: v1alpha1.VolumeParent{SnapshotHandle: "iscsi/snapshot-1"}},
+		"of a snapshot":       {parent: v1alpha1.VolumeParent{SnapshotHandle: "iscsi/snapshot-1"}},
+		"of another server's": {parent: v1alpha1.VolumeParent{SnapshotHandle: "iscsi@second/snapshot-1"}},
+		"of a driver's server": {
+			parent: v1alpha1.VolumeParent{SnapshotHandle: "csi@second/s"},
+			want:   `spec.parent.snapshotHandle: Invalid value: "csi@second/s": spec.parent.snapshotHandle in body should match '^(iscsi(@[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?|csi)/[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'`,
+		},
 		"of a driver's snapshot": {parent: v1alpha1.VolumeParent{SnapshotHandle: "csi/snapshot-1"}},
 		"of a volume":            {parent: v1alpha1.VolumeParent{VolumeName: "pvc-1"}},
 		"of both":                {parent: v1alpha1.VolumeParent{SnapshotHandle: "csi/s", VolumeName: "pvc-1"}, want: both},
 		"of nothing":             {want: both},
 		"of some other snapshot": {
 			parent: v1alpha1.VolumeParent{SnapshotHandle: "zfs/s"},
-			want:   `spec.parent.snapshotHandle: Invalid value: "zfs/s": spec.parent.snapshotHandle in body should match '^(iscsi|csi)/[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'`,
+			want:   `spec.parent.snapshotHandle: Invalid value: "zfs/s": spec.parent.snapshotHandle in body should match '^(iscsi(@[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?|csi)/[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'`,
 		},
 	}
 }

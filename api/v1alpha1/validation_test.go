@@ -33,6 +33,7 @@ func TestAPIServer(t *testing.T) {
 	t.Run("changed objects", func(t *testing.T) { testChange(t, c) })
 	t.Run("holds", func(t *testing.T) { testHold(t, c) })
 	t.Run("parents", func(t *testing.T) { testParent(t, c) })
+	t.Run("targets", func(t *testing.T) { testTarget(t, c) })
 	t.Run("new pools", func(t *testing.T) { testPools(t, c) })
 	t.Run("what nodes say of their pools", func(t *testing.T) { testPoolStatus(t, c) })
 	t.Run("new migrations", func(t *testing.T) { testMigrations(t, c) })
@@ -200,13 +201,6 @@ func testCreate(t *testing.T, c client.Client) {
 			wantMessage(t, c.Create(t.Context(), obj, client.DryRunAll), tc.want)
 		})
 	}
-}
-
-// over returns a volume over one of another driver.
-func over(class, pv string) *v1alpha1.CachedVolume {
-	obj := good()
-	obj.Spec.Backend, obj.Spec.Origin = "csi", &v1alpha1.OriginSource{StorageClassName: class, PersistentVolumeName: pv}
-	return obj
 }
 
 func testChange(t *testing.T, c client.Client) {

@@ -81,7 +81,7 @@ func newServed(t *testing.T, m *machine, name string, mode volume.CacheMode) *fe
 	obj := records.NewObject(f.id, spec)
 	obj.UID, obj.Finalizers = types.UID("uid-"+name), nil
 	mustPass(t, "record", f.api.Create(ctx, obj))
-	f.svc = provision.New(provision.Config{Client: f.api, Backend: &served{m: m}, Events: events.NewFakeRecorder(1000)})
+	f.svc = provision.New(provision.Config{Client: f.api, Servers: map[string]provision.Server{"": {Backend: &served{m: m}}}, Events: events.NewFakeRecorder(1000)})
 	f.a = f.open(nodeName, t.TempDir(), onOneSSD())
 	f.b = f.open(otherName, t.TempDir(), onOtherSSD())
 	t.Cleanup(func() {

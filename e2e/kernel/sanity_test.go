@@ -129,7 +129,7 @@ func TestKernelSanity(t *testing.T) {
 	mustPass(t, "client of the storage server", err)
 	t.Cleanup(func() { _ = backend.Close() })
 	secret := fmt.Sprintf("chap.username: %s\n  chap.password: %s\n", chapUser, chapWord)
-	u.run(provision.Config{Backend: iscsi.New(backend)}, map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "node-loss", "cacheSize": "32Mi"},
+	u.run(provision.Config{Servers: map[string]provision.Server{"": {Backend: iscsi.New(backend)}}}, map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "node-loss", "cacheSize": "32Mi"},
 		"ControllerPublishVolumeSecret:\n  "+secret+"NodeStageVolumeSecret:\n  "+secret)
 }
 

@@ -63,7 +63,7 @@ func (p *photographer) restart() {
 			return p.step(func() error { return p.patch(obj.(*v1alpha1.CachedVolume)) })
 		},
 	})
-	p.svc = provision.New(provision.Config{Client: api, Backend: p, Events: events.NewFakeRecorder(1000)})
+	p.svc = provision.New(provision.Config{Client: api, Servers: map[string]provision.Server{"": {Backend: p}}, Events: events.NewFakeRecorder(1000)})
 }
 
 var errKilled = errors.New("the controller was killed")

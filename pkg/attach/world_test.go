@@ -93,7 +93,7 @@ func newWorldOf(t testing.TB, mode volume.CacheMode, chunk int64) *world {
 			obj.SetUID(uuid.NewUUID())
 			return c.Create(ctx, obj, opts...)
 		}})
-	w.control = provision.New(provision.Config{Client: w.api, Backend: w.storage, Events: &events.FakeRecorder{}, FreezePoll: time.Millisecond})
+	w.control = provision.New(provision.Config{Client: w.api, Servers: map[string]provision.Server{"": {Backend: w.storage}}, Events: &events.FakeRecorder{}, FreezePoll: time.Millisecond})
 	_, err := w.control.Create(w.ctx, volumeID, volume.Spec{
 		CapacityBytes: lunBytes, Mode: mode, Cache: volume.Size{Bytes: 4 * mib}, ChunkBytes: chunk, AcceptNodeLoss: mode == volume.ModeWriteback,
 	})

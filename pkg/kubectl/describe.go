@@ -202,10 +202,14 @@ func origin(v *volume) string {
 	case o != nil:
 		return v.Spec.Backend + ", made by StorageClass " + o.StorageClassName
 	}
-	if v.Spec.Provisioning != "" {
-		return v.Spec.Backend + ", made by nearflash-target, " + v.Spec.Provisioning
+	out := v.Spec.Backend + ", made by nearflash-target"
+	if v.Spec.Target != "" {
+		out += " on storage server " + v.Spec.Target
 	}
-	return v.Spec.Backend + ", made by nearflash-target"
+	if v.Spec.Provisioning != "" {
+		out += ", " + v.Spec.Provisioning
+	}
+	return out
 }
 
 // abandoned is what an administrator has given up of the volume.

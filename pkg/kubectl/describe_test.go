@@ -86,14 +86,14 @@ Events:
 			args: []string{"describe", "cvol/pvc-1"},
 			objs: append(bound("shop", "data", "pvc-1", writeback, released("node-a"), func(v *v1alpha1.CachedVolume) {
 				v.Spec.ChunkSizeBytes = ptr(256 * int64(1024))
-				v.Spec.Provisioning = "thin"
+				v.Spec.Provisioning, v.Spec.Target = "thin", "second"
 			}), node("node-a", false)),
 			wantOut: `
 Claim:             shop/data
 CachedVolume:      pvc-1
 PersistentVolume:  pvc-1
 Capacity:          100Gi
-Origin:            iscsi, made by nearflash-target, thin
+Origin:            iscsi, made by nearflash-target on storage server second, thin
 Node:              node-a (not Ready since 20m)
 State:             Released, PossiblyDirty, generation 3
 Asked for:         mode writeback, size 10%, chunks of 256Ki, acceptDirtyLoss node-loss

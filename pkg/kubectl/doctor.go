@@ -76,7 +76,7 @@ func newDoctor(f *Factory) *cobra.Command {
 		Short: "Find out what is wrong, and what helps",
 		Long: `Find out what is wrong with nearflash in the cluster, and what helps.
 
-It looks at the CustomResourceDefinitions, the controller, what the storage server last told the controller and whether it takes its orders, every node (plugin, registration with the kubelet, kernel and tools, pool, SSDs), the
+It looks at the CustomResourceDefinitions, the controller, what the storage servers last told the controller and whether they take its orders, every node (plugin, registration with the kubelet, kernel and tools, pool, SSDs), the
 StorageClasses, every volume, what other CSI drivers have below them, and the caches that follow their pods to other nodes. Each finding has its remedy. The exit status is 1 if one of them is an error.`,
 		Example: `  kubectl nearflash doctor
   kubectl nearflash doctor -o json`,
@@ -111,7 +111,7 @@ func (o *doctorOptions) Run(ctx context.Context) error {
 		}
 		now := o.Clock.Now()
 		checkController(d, facts)
-		o.checkStorage(ctx, d, facts.controllers)
+		o.checkStorage(ctx, d, facts)
 		checkNodes(d, facts)
 		checkClasses(d, facts)
 		checkVolumes(d, facts, now)

@@ -21,6 +21,9 @@ func checkClasses(d *diagnosis, f *clusterFacts) {
 		object := "storageclass/" + c.Name
 		if problems := append(classProblems(c.Parameters), originClassProblems(f, c.Parameters)...); len(problems) > 0 {
 			d.add(sevError, object, "parameters of a class cannot be changed: delete it and make it anew; its volumes stay", "claims of it will fail: %s", strings.Join(problems, "; "))
+		} else if target := c.Parameters["target"]; c.Parameters["backend"] != "csi" && f.reportsNo(target) {
+			d.add(sevError, object, "add the server to targets of the chart; or delete the class and make it anew with another target, its volumes stay",
+				"claims of it will fail: target %q is no storage server that a controller has reported (accepted: %s)", target, f.reportedTargets())
 		} else {
 			d.ok(object, "valid")
 		}
@@ -30,7 +33,7 @@ func checkClasses(d *diagnosis, f *clusterFacts) {
 // classParameters are the parameters of docs/reference/storageclass.md with the
 // values that are enumerated there.
 var classParameters = map[string][]string{
-	"backend": {"iscsi", "csi"}, "originStorageClass": nil, "withoutFence": {domain.AcceptTwoWriters}, "cacheMode": modes, "acceptDirtyLoss": {"none", "node-loss"}, "fsType": {"ext4", "xfs"}, "provisioning": {"thin", "thick"},
+	"backend": {"iscsi", "csi"}, "target": nil, "originStorageClass": nil, "withoutFence": {domain.AcceptTwoWriters}, "cacheMode": modes, "acceptDirtyLoss": {"none", "node-loss"}, "fsType": {"ext4", "xfs"}, "provisioning": {"thin", "thick"},
 	"warmStart": {"peer", "origin", "off"}, "warmStartMethod": {"auto", "clone", "stream"},
 	"cacheSize": nil, "maxCacheSize": nil, "chunkSize": nil, "maxDirtyBytes": nil, "maxDirtyAge": nil, "warmStartBandwidth": nil, "warmStartDeadline": nil,
 }
@@ -68,6 +71,11 @@ func classProblems(params map[string]string) []string {
 		}
 	}
 	csi, origin := params["backend"] == "csi", params["originStorageClass"]
+	if target := params["target"]; csi && target != "" {
+		out = append(out, "target is for backend iscsi only")
+	} else if target != "" && !domain.IsTarget(target) {
+		out = append(out, fmt.Sprintf("target %q is not accepted (accepted: 1 to 63 lower-case letters, digits and inner hyphens)", target))
+	}
 	if csi && origin == "" {
 		out = append(out, "backend csi needs originStorageClass")
 	}

@@ -32,7 +32,7 @@ const (
 // without an error.
 var neededFields = map[string][]string{
 	"cachedvolumes." + v1alpha1.GroupName: {
-		"spec.acceptDirtyLoss", "spec.cacheMode", "spec.cacheSize", "spec.flushRequest", "spec.maxCacheSize", "spec.maxDirtyAgeSeconds", "spec.maxDirtyBytes", "spec.warmStart",
+		"spec.acceptDirtyLoss", "spec.cacheMode", "spec.cacheSize", "spec.flushRequest", "spec.maxCacheSize", "spec.maxDirtyAgeSeconds", "spec.maxDirtyBytes", "spec.target", "spec.warmStart",
 		"status.abandoned", "status.cache.hitRate", "status.cache.performance", "status.conditions", "status.dirtyState", "status.flush.request", "status.retainedCaches",
 		"status.warmSource",
 	},
@@ -121,7 +121,10 @@ type clusterFacts struct {
 	// plugins are the node plugin's pods by node.
 	plugins     map[string]*corev1.Pod
 	controllers []corev1.Pod
-	classes     []storagev1.StorageClass
+	// servers are the storage servers that a controller has reported, "" being the default one;
+	// nil if that cannot be read.
+	servers map[string]bool
+	classes []storagev1.StorageClass
 	// provisioners are those of all classes.
 	provisioners map[string]string
 	volumes      []*volume

@@ -3,7 +3,9 @@ package kubectl
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,15 +27,21 @@ const (
 	silentFor = 3 * reported.Interval
 )
 
-// checkStorage looks whether a storage server refuses this cluster, and what it last told the
-// controller.
-func (o *doctorOptions) checkStorage(ctx context.Context, d *diagnosis, controllers []corev1.Pod) {
+// checkStorage looks whether a storage server refuses this cluster, and what each last told the
+// controller, which tells what servers there are.
+func (o *doctorOptions) checkStorage(ctx context.Context, d *diagnosis, f *clusterFacts) {
 	objects, err := o.controllerMaps(ctx)
 	if err == nil {
 		// What is elsewhere anybody may have made.
 		answers := slices.DeleteFunc(slices.Clone(objects), func(obj corev1.ConfigMap) bool {
-			return obj.Name != reported.Name || !slices.ContainsFunc(controllers, func(p corev1.Pod) bool { return p.Namespace == obj.Namespace })
+			_, ok := reported.Target(obj.Name)
+			return !ok || !slices.ContainsFunc(f.controllers, func(p corev1.Pod) bool { return p.Namespace == obj.Namespace })
 		})
+		f.servers = map[string]bool{}
+		for _, obj := range answers {
+			target, _ := reported.Target(obj.Name)
+			f.servers[target] = true
+		}
 		checkAnswers(d, answers, o.Clock.Now())
 		err = o.checkRefusals(d, objects)
 	}
@@ -63,16 +71,21 @@ func checkAnswers(d *diagnosis, objects []corev1.ConfigMap, now time.Time) {
 			d.add(sevWarning, "configmap/"+objects[i].Name, "delete it: the controller writes it anew", "in namespace %s: %v", objects[i].Namespace, err)
 			continue
 		}
-		checkAnswer(d, answer, now)
+		target, _ := reported.Target(objects[i].Name)
+		checkAnswer(d, target, answer, now)
 	}
 }
 
-// checkAnswer says what is wrong with a storage server, by what the controller last heard.
-func checkAnswer(d *diagnosis, a reported.Answer, now time.Time) {
-	object, since := "storage server "+a.Address, len(d.Findings)
+// checkAnswer says what is wrong with a storage server, "" being the default one, by what the
+// controller last heard.
+func checkAnswer(d *diagnosis, target string, a reported.Answer, now time.Time) {
+	object, value, since := "storage server "+a.Address, "target.address", len(d.Findings)
+	if target != "" {
+		object, value = fmt.Sprintf("storage server %s (%s)", target, a.Address), "entry "+target+" in targets"
+	}
 	if silent := now.Sub(a.Asked.Time); silent >= silentFor {
 		d.add(sevWarning, object, "look at the controller, and at the lease nearflash-controller in its namespace",
-			"no controller has asked it for %s: what follows is what it said then; if the chart has no target.address any more, delete ConfigMap %s", ago(now, a.Asked), reported.Name)
+			"no controller has asked it for %s: what follows is what it said then; if the chart has no %s any more, delete ConfigMap %s", ago(now, a.Asked), value, reported.Name(target))
 	}
 	if a.Error != "" {
 		d.add(sevError, object, "look at the network between the controller and the server, and at the service nearflash-target there: docs/troubleshooting.md, NearflashStorageServerDown",
@@ -93,6 +106,21 @@ func checkAnswer(d *diagnosis, a reported.Answer, now time.Time) {
 	if !d.bad(since) {
 		d.ok(object, "answers the controller; %.0f %% of its space is used", 100*a.UsedRatio())
 	}
+}
+
+// reportsNo reports whether no controller has said anything of a storage server, "" being the
+// default one. What cannot be read says nothing.
+func (f *clusterFacts) reportsNo(target string) bool {
+	return f.servers != nil && !f.servers[target] && (target != "" || len(f.servers) > 0)
+}
+
+// reportedTargets are the storage servers that classes can name, in words.
+func (f *clusterFacts) reportedTargets() string {
+	names := slices.Sorted(maps.Keys(f.servers))
+	if f.servers[""] {
+		names[0] = "no target (the default server)"
+	}
+	return orNone(strings.Join(names, ", "))
 }
 
 // checkEnd says if a certificate ends soon; end is nil if that is not known.

@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/backend/epoch"
 	"github.com/nearflash/nearflash/pkg/backend/reported"
 )
@@ -48,6 +49,62 @@ func TestDoctorStorage(t *testing.T) {
 				}
 			}
 			expect(t, "storage server", got, tc.want)
+		})
+	}
+}
+
+// TestDoctorServers: each server's answer is looked at, and who names a server that nobody has
+// reported is told.
+func TestDoctorServers(t *testing.T) {
+	at := before(time.Minute)
+	on := func(target string) func(*v1alpha1.CachedVolume) {
+		return func(v *v1alpha1.CachedVolume) { v.Spec.Target = target }
+	}
+	objs := append(healthy(t),
+		class("named", map[string]string{"target": "second"}), class("gone", map[string]string{"target": "third"}), class("driver", map[string]string{"backend": "csi", "originStorageClass": "fast", "target": "second"}),
+		class("bad", map[string]string{"target": "a.b"}))
+	objs = append(objs, pvAndRecord("default", "there", "pvc-8", on("second"))...)
+	objs = append(objs, pvAndRecord("default", "lost", "pvc-9", on("third"))...)
+	for name, tc := range map[string]struct {
+		reported map[string]reported.Answer
+		want     string
+	}{
+		"both": {map[string]reported.Answer{"": {Address: "s:1", Asked: at}, "second": {Address: "s:2", Asked: at, Error: "no route"}}, `
+error    storage server second (s:2): does not answer the controller: no route; volumes that are attached go on as long as the server serves them
+error    storageclass/bad: claims of it will fail: target "a.b" is not accepted (accepted: 1 to 63 lower-case letters, digits and inner hyphens)
+error    storageclass/driver: claims of it will fail: target is for backend iscsi only; originStorageClass fast is of this driver, accepted is one of another CSI driver
+error    storageclass/gone: claims of it will fail: target "third" is no storage server that a controller has reported (accepted: no target (the default server), second)
+error    pvc/lost (namespace default): lies on storage server third, which no controller has reported: it is not attached, detached, expanded or deleted
+ok       storage server s:1: answers the controller; 0 % of its space is used
+ok       storageclass/fast: valid
+ok       storageclass/named: valid
+`},
+		"no default": {map[string]reported.Answer{"second": {Address: "s:2", Asked: before(time.Hour)}}, `
+error    storageclass/bad: claims of it will fail: target "a.b" is not accepted (accepted: 1 to 63 lower-case letters, digits and inner hyphens)
+error    storageclass/driver: claims of it will fail: target is for backend iscsi only; originStorageClass fast is of this driver, accepted is one of another CSI driver
+error    storageclass/fast: claims of it will fail: target "" is no storage server that a controller has reported (accepted: second)
+error    storageclass/gone: claims of it will fail: target "third" is no storage server that a controller has reported (accepted: second)
+error    pvc/lost (namespace default): lies on storage server third, which no controller has reported: it is not attached, detached, expanded or deleted
+warning  storage server second (s:2): no controller has asked it for 60m: what follows is what it said then; if the chart has no entry second in targets any more, delete ConfigMap nearflash-storage.second
+ok       storageclass/named: valid
+`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, objs...)
+			for target, a := range tc.reported {
+				k := &reported.Keeper{Client: r.client, Namespace: "nearflash", Target: target, Labels: map[string]string{epoch.RecordLabel: epoch.RecordLabelValue}}
+				if err := k.Keep(t.Context(), a); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, out, _ := r.run("doctor")
+			var got string
+			for line := range strings.Lines(out) {
+				if strings.Contains(line, " storage server s") || strings.Contains(line, " storageclass/") || strings.Contains(line, "pvc/lost") || strings.Contains(line, "pvc/there") {
+					got += line
+				}
+			}
+			expect(t, "findings", got, tc.want)
 		})
 	}
 }

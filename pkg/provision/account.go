@@ -61,21 +61,35 @@ func (s *Service) accountFor(ctx context.Context, id volume.ID, node host, given
 // wait reports that this is due once the owner has no session any more. Errors: ErrUnavailable,
 // ErrBackend.
 func (s *Service) RenewAccount(ctx context.Context, id volume.ID) (wait bool, err error) {
-	if s.loginKey == nil || s.backend == nil {
+	if s.loginKey == nil {
 		return false, nil
 	}
-	access, err := s.inspect(ctx, id, onServer)
-	if errors.Is(err, volume.ErrNotFound) {
-		return false, nil // a LUN of another server, or a volume that is gone
+	obj, err := records.Load(ctx, s.client, id)
+	if errors.Is(err, volume.ErrNotFound) || err == nil && !HasAccount(obj) {
+		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	obj, err := records.Load(ctx, s.client, id)
+	at := placeOf(obj)
+	ctx, cancel := at.background(ctx)
+	defer cancel()
+	storage, err := s.storage(at, volume.ErrUnavailable)
+	if err != nil {
+		return false, err
+	}
+	access, err := s.inspect(ctx, id, at)
+	if errors.Is(err, volume.ErrNotFound) {
+		return false, nil // it is gone
+	}
+	if err != nil {
+		return false, err
+	}
+	obj, err = records.Load(ctx, s.client, id)
 	if errors.Is(err, volume.ErrNotFound) {
 		return false, nil
 	}
-	if err != nil || !HasAccount(obj) || access.old(obj) {
+	if err != nil || !HasAccount(obj) || placeOf(obj) != at || access.old(obj) {
 		return false, err
 	}
 	owner, err := s.pool(ctx, obj.Status.OwnerNode)
@@ -99,7 +113,7 @@ func (s *Service) RenewAccount(ctx context.Context, id volume.ID) (wait bool, er
 		if grant.Credentials, err = by.of(id, fence); err != nil {
 			return false, err
 		}
-		if _, err := s.backend.Export(access.of(ctx), id, grant); err != nil {
+		if _, err := storage.Export(access.of(ctx), id, grant); err != nil {
 			return false, fmt.Errorf("admit node %s to volume %s with its new key: %w", obj.Status.OwnerNode, id, err)
 		}
 		logr.FromContextOrDiscard(ctx).Info("Admitted a node anew, which has another key", "volume", id, "node", obj.Status.OwnerNode, "generation", fence.Generation, "was", e.Username)
@@ -107,8 +121,8 @@ func (s *Service) RenewAccount(ctx context.Context, id volume.ID) (wait bool, er
 	return false, nil
 }
 
-// HasAccount reports whether a record's volume is one of the storage server that is published.
+// HasAccount reports whether a record's volume is one of a storage server that is published.
 func HasAccount(obj *v1alpha1.CachedVolume) bool {
-	return obj.Spec.Static == nil && placeOf(obj) == onServer && obj.DeletionTimestamp == nil &&
+	return obj.Spec.Static == nil && !placeOf(obj).origin && obj.DeletionTimestamp == nil &&
 		obj.Status.Publication == v1alpha1.PublicationPublished && obj.Status.OwnerNode != ""
 }

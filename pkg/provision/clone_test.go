@@ -70,7 +70,7 @@ func testCloneGrown(t *testing.T, cfg *rest.Config, _ *fixture) {
 // then it goes on, and is killed when it has accepted the cut.
 func (f *fixture) stalledClone(t *testing.T) {
 	t.Helper()
-	second := New(Config{Client: f.client, Backend: f.storage, Events: f.events, Now: f.svc.now})
+	second := New(Config{Client: f.client, Servers: one(f.storage), Events: f.events, Now: f.svc.now})
 	once := true
 	f.storage.Step = func(op string, done bool) error {
 		if op == "cut" && !done && once {

@@ -22,8 +22,7 @@ func (s *Service) Create(ctx context.Context, id volume.ID, spec volume.Spec) (v
 	if spec.IsStatic() {
 		return volume.Volume{}, fmt.Errorf("%w: volume %s has PersistentVolume %s as its origin, which cannot be created", volume.ErrInvalid, id, spec.Origin.PV)
 	}
-	storage, err := s.storage(spec.Origin != nil, volume.ErrInvalid)
-	if err != nil {
+	if _, err := s.storage(placeFor(spec), volume.ErrInvalid); err != nil {
 		return volume.Volume{}, err
 	}
 	if err := s.checkFence(ctx, id, spec); err != nil {
@@ -35,6 +34,10 @@ func (s *Service) Create(ctx context.Context, id volume.ID, spec volume.Spec) (v
 	}
 	if obj.DeletionTimestamp != nil {
 		return volume.Volume{}, fmt.Errorf("%w: volume %s is being deleted", volume.ErrBusy, id)
+	}
+	storage, err := s.storage(placeOf(obj), volume.ErrUnavailable)
+	if err != nil {
+		return volume.Volume{}, err
 	}
 	if spec.Parent == nil {
 		err = storage.Create(ctx, id, request(obj, spec))

@@ -59,7 +59,7 @@ type cutting struct {
 func (s *Service) cut(ctx context.Context, o cutOrder) (backend.Cut, place, error) {
 	c, err := s.beginCut(ctx, o)
 	if err != nil {
-		return backend.Cut{}, onServer, err
+		return backend.Cut{}, place{}, err
 	}
 	log := logr.FromContextOrDiscard(ctx)
 	steps := cutSteps
@@ -126,7 +126,7 @@ func (s *Service) cuttingOf(o cutOrder, obj *v1alpha1.CachedVolume) (*cutting, e
 	switch {
 	case obj.Spec.Static != nil:
 		return nil, fmt.Errorf("%w: volume %s is a static LUN, whose server nearflash does not control: make the snapshot there", volume.ErrInvalid, o.of)
-	case o.class.Origin != "" && at == onServer:
+	case o.class.Origin != "" && !at.origin:
 		return nil, fmt.Errorf("%w: parameter originSnapshotClass: %q goes with volumes of backend %s, and volume %s has backend %s; leave it out",
 			volume.ErrInvalid, o.class.Origin, records.BackendCSI, o.of, records.BackendISCSI)
 	}
@@ -174,7 +174,7 @@ func (s *Service) gatherCut(ctx context.Context, c *cutting) error {
 		c.facts.Lost, err = s.lost(ctx, v.Fence.Node)
 		return err
 	}
-	if c.at == withOrigin {
+	if c.at.origin {
 		return s.gatherReleased(ctx, c, v)
 	}
 	return nil

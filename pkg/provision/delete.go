@@ -54,10 +54,13 @@ func (s *Service) deleteJudged(ctx context.Context, id volume.ID, at place, stil
 	}
 	obj, err := records.Load(ctx, s.client, id)
 	if errors.Is(err, volume.ErrNotFound) {
-		return s.deleteUnrecorded(ctx, id)
+		return s.deleteUnrecordedOn(ctx, id, at)
 	}
 	if err != nil {
 		return err
+	}
+	if placeOf(obj) != at {
+		return fmt.Errorf("%w: the record of volume %s was made anew meanwhile", volume.ErrBusy, id)
 	}
 	// By the record as it was read: knowOwner may say of it that nobody has the volume.
 	if err := unused(obj); err != nil {
@@ -110,11 +113,16 @@ func (s *Service) knowOwner(ctx context.Context, obj *v1alpha1.CachedVolume, acc
 	return err
 }
 
-// deleteUnrecorded removes what the server may still have of a volume without a
-// record. Whoever is admitted, and not logged in, was so under a record that was lost:
-// what that node may not have flushed is not wanted any more either. Of one that is
-// logged in no access is ended, and the server refuses.
+// deleteUnrecorded removes what a storage may still have of a volume without a record. All are
+// asked before anything ends (states.md, Several storage servers).
 func (s *Service) deleteUnrecorded(ctx context.Context, id volume.ID) error {
+	found, err := s.locate(ctx, id, s.configured())
+	if err == nil {
+		err = several(id, found)
+	}
+	if err != nil {
+		return err
+	}
 	for _, at := range s.configured() {
 		if err := s.deleteUnrecordedOn(ctx, id, at); err != nil {
 			return err
@@ -123,6 +131,9 @@ func (s *Service) deleteUnrecorded(ctx context.Context, id volume.ID) error {
 	return nil
 }
 
+// deleteUnrecordedOn is deleteUnrecorded for one place. Whoever is admitted, and not logged in,
+// was so under a record that was lost: what that node may not have flushed is not wanted any more
+// either. Of one that is logged in no access is ended, and the server refuses.
 func (s *Service) deleteUnrecordedOn(ctx context.Context, id volume.ID, at place) error {
 	storage, err := s.storage(at, volume.ErrUnavailable)
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/backend/backendtest"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/testutil/apiserver"
@@ -89,12 +90,17 @@ func newFixture(t *testing.T, cfg *rest.Config, id volume.ID) *fixture {
 		},
 	})
 	f.storage.Step = f.recordStep
-	f.svc = New(Config{
-		Client: f.client, Backend: f.storage, Events: f.events,
-		TakenOver: func(context.Context) (string, error) { return f.taken, nil },
-	})
+	f.svc = New(Config{Client: f.client, Servers: f.servers(), Events: f.events})
 	return f
 }
+
+// servers is the storage server with its takeover.
+func (f *fixture) servers() map[string]Server {
+	return map[string]Server{"": {Backend: f.storage, TakenOver: func(context.Context) (string, error) { return f.taken, nil }}}
+}
+
+// one is a default storage server alone.
+func one(storage backend.Backend) map[string]Server { return map[string]Server{"": {Backend: storage}} }
 
 // step runs one write of the record between its two failure points.
 func (f *fixture) step(name string, act func() error) error {

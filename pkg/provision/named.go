@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -44,20 +45,31 @@ func (s *Service) NamedNodes(ctx context.Context, nodes map[string]bool) (*Named
 	for _, at := range s.configured() {
 		storage, err := s.storage(at, volume.ErrUnavailable)
 		if err == nil {
-			n.admitted[at], err = storage.AdmittedHosts(ctx)
+			n.admitted[at], err = admittedHosts(ctx, storage)
 		}
 		if err != nil {
-			n.unknown = errors.Join(n.unknown, fmt.Errorf("whom the storage admits: %w", err))
+			n.unknown = errors.Join(n.unknown, fmt.Errorf("whom %s admits: %w", at, err))
 		}
 	}
 	return n, nil
 }
 
+// admittedHosts asks one storage; what others say is waited for behind it.
+func admittedHosts(ctx context.Context, storage backend.Backend) (map[string]volume.ID, error) {
+	ctx, cancel := context.WithTimeout(ctx, serverPatience)
+	defer cancel()
+	return storage.AdmittedHosts(ctx)
+}
+
 // Admitted names a volume that a storage admits the node of a pool to, "" if there is none. No
 // answer is an error: it proves nothing.
 func (n *Named) Admitted(pool *v1alpha1.CachePool) (volume.ID, error) {
-	for at, host := range map[place]string{onServer: pool.Status.InitiatorIQN, withOrigin: pool.Name} {
-		if id := n.admitted[at][strings.ToLower(host)]; id != "" {
+	for at, hosts := range n.admitted {
+		host := pool.Status.InitiatorIQN
+		if at.origin {
+			host = pool.Name
+		}
+		if id := hosts[strings.ToLower(host)]; id != "" {
 			return id, nil
 		}
 	}

@@ -67,9 +67,9 @@ const testDriver = "csi.nearflash.test"
 
 func (o *origins) service(api client.Client) *Service {
 	return New(Config{
-		Client: api, Backend: o.storage, Events: events.NewFakeRecorder(1000), Driver: testDriver,
-		Origins:   csi.New(csi.Config{Client: api, Namespace: o.cluster.Namespace, Patience: 20 * time.Second}),
-		TakenOver: func(context.Context) (string, error) { return "one", nil },
+		Client: api, Events: events.NewFakeRecorder(1000), Driver: testDriver,
+		Origins: csi.New(csi.Config{Client: api, Namespace: o.cluster.Namespace, Patience: 20 * time.Second}),
+		Servers: map[string]Server{"": {Backend: o.storage, TakenOver: func(context.Context) (string, error) { return "one", nil }}},
 	})
 }
 
@@ -294,7 +294,7 @@ func testOriginUnfenced(t *testing.T, o *origins) {
 
 // testOriginOff: a controller that has none says what enables them, and does nothing.
 func testOriginOff(t *testing.T, o *origins) {
-	off := New(Config{Client: o.client, Backend: o.storage, Events: o.events})
+	off := New(Config{Client: o.client, Servers: one(o.storage), Events: o.events})
 	_, err := off.Create(t.Context(), o.id, o.spec())
 	wantError(t, err, volume.ErrInvalid)
 	if !strings.Contains(err.Error(), "origins.enabled") {

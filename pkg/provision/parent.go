@@ -101,7 +101,7 @@ func (s *Service) growToCut(ctx context.Context, obj *v1alpha1.CachedVolume, spe
 func checkParent(id volume.ID, at place, parent *volume.Parent) error {
 	switch h := parent.Snapshot; {
 	case h != nil && placeNamed(*h) != at:
-		return fmt.Errorf("%w: snapshot %s and volume %s are of different backends: accepted is a class with backend %s", volume.ErrInvalid, h, id, h.Backend)
+		return fmt.Errorf("%w: snapshot %s lies on %s, and volume %s on %s: accepted is a class with %s", volume.ErrInvalid, h, placeNamed(*h), id, at, placeNamed(*h).class())
 	case h != nil && h.ID.ForClone():
 		return fmt.Errorf("%w: snapshot %s", volume.ErrNotFound, h)
 	case parent.Volume == id:
@@ -132,8 +132,8 @@ func (s *Service) parentCut(ctx context.Context, snaps backend.Snapshots, o cutO
 	switch {
 	case err != nil:
 		return backend.Cut{}, err
-	case (of.Spec.Origin != nil) != (spec.Origin != nil):
-		return backend.Cut{}, fmt.Errorf("%w: volume %s and its clone %s are of different backends", volume.ErrInvalid, of.ID, id)
+	case placeFor(of.Spec) != placeFor(spec):
+		return backend.Cut{}, fmt.Errorf("%w: volume %s lies on %s, and its clone %s on %s: accepted is a class with %s", volume.ErrInvalid, of.ID, placeFor(of.Spec), id, placeFor(spec), placeFor(of.Spec).class())
 	case spec.CapacityBytes < of.Spec.CapacityBytes:
 		return backend.Cut{}, fmt.Errorf("%w: %d bytes: volume %s has %d; accepted are as many and more", volume.ErrOutOfRange, spec.CapacityBytes, of.ID, of.Spec.CapacityBytes)
 	}

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,87 +34,188 @@ type Origins interface {
 	FinishExpand(ctx context.Context, id volume.ID) error
 }
 
-// backgroundPatience is how long a call that nobody waits for may wait for another driver: it
+// How long a call that nobody waits for may wait for another driver, and for a storage server: it
 // comes back, and others wait behind it.
-const backgroundPatience = 5 * time.Second
+const originPatience, serverPatience = 5 * time.Second, 30 * time.Second
 
-// place is where a volume's origin lies: on the storage server, or with another CSI driver.
-// It is the record's to say, and never changes.
-type place bool
+// place is where a volume's origin lies: on a storage server, or with another CSI driver. It is
+// the record's to say, and never changes (states.md, Several storage servers).
+type place struct {
+	// origin is true with another CSI driver.
+	origin bool
+	// server is the name of the storage server, "" that of the default one.
+	server string
+}
 
-const (
-	onServer   place = false
-	withOrigin place = true
-)
+// withOrigin returns the place of volumes over those of other CSI drivers.
+func withOrigin() place { return place{origin: true} }
 
-// placeOf returns the place of a record's volume; that of a static LUN is onServer, and means
-// nothing.
-func placeOf(obj *v1alpha1.CachedVolume) place { return obj.Spec.Origin != nil }
+// onServer returns the place of volumes of a storage server.
+func onServer(name string) place { return place{server: name} }
+
+// placeOf returns the place of a record's volume; that of a static LUN is the default storage
+// server, and means nothing.
+func placeOf(obj *v1alpha1.CachedVolume) place {
+	return place{origin: obj.Spec.Origin != nil, server: obj.Spec.Target}
+}
+
+// placeFor is placeOf for what a record is made of.
+func placeFor(spec volume.Spec) place { return place{origin: spec.Origin != nil, server: spec.Target} }
+
+// String is for errors.
+func (at place) String() string {
+	switch {
+	case at.origin:
+		return "another CSI driver"
+	case at.server != "":
+		return "storage server " + at.server
+	}
+	return "the default storage server"
+}
+
+// class says how a StorageClass chooses the place.
+func (at place) class() string {
+	switch {
+	case at.origin:
+		return "backend " + records.BackendCSI
+	case at.server != "":
+		return "backend " + records.BackendISCSI + " and target " + at.server
+	}
+	return "backend " + records.BackendISCSI + " and no target"
+}
+
+// background bounds a call that nobody waits for.
+func (at place) background(ctx context.Context) (context.Context, context.CancelFunc) {
+	if at.origin {
+		return context.WithTimeout(ctx, originPatience)
+	}
+	return context.WithTimeout(ctx, serverPatience)
+}
 
 // storage returns what the volumes of a place are on, or an error that wraps kind if that is
 // not configured.
 func (s *Service) storage(at place, kind error) (backend.Backend, error) {
-	switch {
-	case at == withOrigin && s.origins == nil:
+	if at.origin && s.origins == nil {
 		return nil, fmt.Errorf("%w: volumes over those of other CSI drivers (backend: csi) are not enabled for this controller: set the Helm value origins.enabled to true", kind)
-	case at == withOrigin:
-		return s.origins, nil
-	case s.backend == nil:
-		return nil, fmt.Errorf("%w: no storage server is configured for this controller, only static volumes can be used", kind)
 	}
-	return s.backend, nil
+	if at.origin {
+		return s.origins, nil
+	}
+	if server, ok := s.servers[at.server]; ok {
+		return server.Backend, nil
+	}
+	var accepted []string
+	for _, one := range s.onServers() {
+		if one.server == "" {
+			accepted = append(accepted, "no target (the default server)")
+		} else {
+			accepted = append(accepted, one.server)
+		}
+	}
+	switch {
+	case len(accepted) == 0 && at.server == "":
+		return nil, fmt.Errorf("%w: no storage server is configured for this controller, only static volumes can be used", kind)
+	case len(accepted) == 0:
+		return nil, fmt.Errorf("%w: target %q: no storage server is configured for this controller", kind, at.server)
+	case at.server == "":
+		return nil, fmt.Errorf("%w: target is missing, and no default storage server is configured for this controller; accepted are %s", kind, strings.Join(accepted, ", "))
+	}
+	return nil, fmt.Errorf("%w: target %q: no storage server of that name is configured for this controller; accepted are %s", kind, at.server, strings.Join(accepted, ", "))
 }
 
-// configured returns what there is that volumes can be on, for a volume without a record.
-func (s *Service) configured() []place {
-	var out []place
-	if s.backend != nil {
-		out = append(out, onServer)
-	}
-	if s.origins != nil {
-		out = append(out, withOrigin)
+// onServers returns the places of all storage servers, in the order of their names.
+func (s *Service) onServers() (out []place) {
+	for _, name := range slices.Sorted(maps.Keys(s.servers)) {
+		out = append(out, onServer(name))
 	}
 	return out
 }
 
-// find returns the place of a volume, before anything else is asked: the storage is asked for
-// admissions before the record is judged (inspect). A volume without a record is looked for on
-// the storage server. Errors: ErrUnavailable.
-func (s *Service) find(ctx context.Context, id volume.ID, spec *volume.Spec) (place, error) {
-	switch {
-	case spec != nil && spec.Static == nil && spec.Origin != nil:
-		return withOrigin, nil
-	case spec != nil && spec.Static != nil, s.origins == nil:
-		return onServer, nil
+// configured returns what there is that volumes can be on, for a volume without a record.
+func (s *Service) configured() []place {
+	out := s.onServers()
+	if s.origins != nil {
+		out = append(out, withOrigin())
 	}
-	obj := &v1alpha1.CachedVolume{}
-	err := s.client.Get(ctx, types.NamespacedName{Name: string(id)}, obj)
-	if apierrors.IsNotFound(err) {
-		return onServer, nil
-	}
-	if err != nil {
-		return onServer, records.Error("read CachedVolume "+string(id), err)
-	}
-	return placeOf(obj), nil
+	return out
 }
 
-// orDisabled returns why a volume cannot be served if that is because its kind is not enabled,
-// which find has not asked for; otherwise err.
-func (s *Service) orDisabled(ctx context.Context, id volume.ID, err error) error {
-	if s.origins != nil {
-		return err
+// unserved reports whether nothing but static volumes can be of a place: there is no default
+// storage server, and nobody who could be asked.
+func (s *Service) unserved(at place) bool {
+	_, ok := s.servers[""]
+	return at == onServer("") && !ok
+}
+
+// find returns the place of a volume that is to be published, before anything else is asked: the
+// storage is asked for admissions before the record is judged (inspect). A volume without a record
+// is looked for. Errors: ErrNotFound, ErrFenced, ErrUnavailable.
+func (s *Service) find(ctx context.Context, id volume.ID, spec *volume.Spec) (place, error) {
+	switch {
+	case spec != nil && spec.Static != nil:
+		return onServer(""), nil
+	case spec != nil && spec.Origin != nil:
+		return withOrigin(), nil
 	}
-	if obj, loadErr := records.Load(ctx, s.client, id); loadErr == nil && placeOf(obj) == withOrigin {
-		_, err = s.storage(withOrigin, volume.ErrUnavailable)
+	obj, err := records.Load(ctx, s.client, id)
+	switch {
+	case err == nil:
+		return placeOf(obj), nil
+	case !errors.Is(err, volume.ErrNotFound):
+		return place{}, err
+	case spec != nil && spec.Target != "":
+		return onServer(spec.Target), nil
 	}
-	return err
+	found, unknown := s.locate(ctx, id, s.onServers())
+	switch {
+	case spec == nil && len(found) > 0:
+		return place{}, fmt.Errorf("%w: if %s has it and its record was lost: docs/how-to/recover-a-lost-cluster.md", err, found[0])
+	case spec == nil:
+		return place{}, err
+	case unknown != nil:
+		return place{}, fmt.Errorf("%w; the volumeAttribute target can name the server that has it", unknown)
+	case len(found) == 0:
+		return place{}, fmt.Errorf("%w: volume %s has no record, and no storage server has it", volume.ErrNotFound, id)
+	}
+	return found[0], several(id, found)
+}
+
+// locate asks for a volume that has no record, and returns where it is. With an error it may be
+// elsewhere too: what does not answer proves nothing. Errors: ErrUnavailable.
+func (s *Service) locate(ctx context.Context, id volume.ID, places []place) (found []place, err error) {
+	for _, at := range places {
+		storage, unknown := s.storage(at, volume.ErrUnavailable)
+		if unknown == nil {
+			_, unknown = storage.Access(ctx, id)
+		}
+		switch {
+		case unknown == nil:
+			found = append(found, at)
+		case !errors.Is(unknown, volume.ErrNotFound):
+			err = errors.Join(err, fmt.Errorf("whether %s has volume %s, which has no record: %w", at, id, unknown))
+		}
+	}
+	return found, err
+}
+
+// several refuses a volume without a record that is in several places: nobody knows which of them
+// it is.
+func several(id volume.ID, found []place) error {
+	if len(found) < 2 {
+		return nil
+	}
+	var names []string
+	for _, at := range found {
+		names = append(names, at.String())
+	}
+	return fmt.Errorf("%w: volume %s has no record, and is on %s: nobody knows which of them is meant; take it, or the server, away where it is not", volume.ErrFenced, id, strings.Join(names, " and on "))
 }
 
 // hostName returns the name by which a storage knows a node: of a storage server the iSCSI
 // initiator name, "" if no nearflash node plugin has reported one; else the node's own.
 // Errors: ErrUnavailable.
 func (s *Service) hostName(ctx context.Context, at place, node string) (string, error) {
-	if at == withOrigin || node == "" {
+	if at.origin || node == "" {
 		return node, nil
 	}
 	pool, err := s.pool(ctx, node)
@@ -146,9 +250,9 @@ func (s *Service) newOwner(ctx context.Context, at place, node string) (host, er
 	switch {
 	case err != nil:
 		return host{}, err
-	case at == withOrigin && pool != nil:
+	case at.origin && pool != nil:
 		return host{Name: node}, nil
-	case at == withOrigin:
+	case at.origin:
 		return host{}, fmt.Errorf("%w: no CachePool %s: is the nearflash node plugin running on that node?", volume.ErrNodeNotFound, node)
 	case pool == nil:
 		return host{}, fmt.Errorf("%w: no CachePool %s with an initiator name: is the nearflash node plugin running on that node?", volume.ErrNodeNotFound, node)

@@ -18,7 +18,7 @@ import (
 // Publish implements volume.Provisioner.
 func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *volume.Spec, cred *volume.Credentials) (volume.Publication, error) {
 	at, err := s.find(ctx, id, spec)
-	if err == nil && at == withOrigin {
+	if err == nil && at != onServer("") { // which a static volume does not need
 		_, err = s.storage(at, volume.ErrUnavailable)
 	}
 	if err != nil {
@@ -26,7 +26,7 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *
 	}
 	to, err := s.newOwner(ctx, at, node)
 	if err != nil {
-		return volume.Publication{}, s.orDisabled(ctx, id, err)
+		return volume.Publication{}, err
 	}
 	var access sight
 	var accessErr error
@@ -38,13 +38,13 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *
 		return volume.Publication{}, err
 	}
 	if at != placeOf(obj) {
-		return volume.Publication{}, s.orDisabled(ctx, id, fmt.Errorf("%w: the record of volume %s was made anew meanwhile", volume.ErrBusy, id))
+		return volume.Publication{}, fmt.Errorf("%w: the record of volume %s was made anew meanwhile", volume.ErrBusy, id)
 	}
 	formatBlank := spec != nil && spec.FormatBlank
 	if obj.Spec.Static != nil {
 		return s.publishStatic(ctx, obj, node, formatBlank)
 	}
-	if at == withOrigin {
+	if at.origin {
 		return s.publishOrigin(ctx, obj, access, accessErr, node, formatBlank)
 	}
 	account, err := s.accountFor(ctx, id, to, cred)
@@ -92,14 +92,14 @@ func (s *Service) publishOrigin(ctx context.Context, obj *v1alpha1.CachedVolume,
 		}
 	}
 	if records.IsStatic(obj) {
-		storage, err := s.storage(withOrigin, volume.ErrUnavailable)
+		storage, err := s.storage(withOrigin(), volume.ErrUnavailable)
 		if err != nil {
 			return volume.Publication{}, err
 		}
 		if err := storage.Create(ctx, id, request(obj, spec)); err != nil {
 			return volume.Publication{}, fmt.Errorf("claim the origin of volume %s: %w", id, err)
 		}
-		if access, accessErr = s.inspect(ctx, id, withOrigin); accessErr == nil {
+		if access, accessErr = s.inspect(ctx, id, withOrigin()); accessErr == nil {
 			obj, accessErr = records.Load(ctx, s.client, id)
 		}
 	}
@@ -145,8 +145,8 @@ func (s *Service) inspect(ctx context.Context, id volume.ID, at place) (sight, e
 	if a.Access, err = storage.Access(ctx, id); err != nil {
 		return sight{}, fmt.Errorf("access to volume %s: %w", id, err)
 	}
-	if at == onServer {
-		a.takeover, err = s.takenOver(ctx)
+	if server := s.servers[at.server]; !at.origin && server.TakenOver != nil {
+		a.takeover, err = server.TakenOver(ctx)
 	}
 	return a, err
 }
@@ -161,8 +161,6 @@ func (s *Service) publishable(ctx context.Context, id volume.ID, spec *volume.Sp
 	switch {
 	case err == nil && obj.DeletionTimestamp != nil && Retirable(obj):
 		return nil, fmt.Errorf("%w: the record of volume %s is about to go, and is made anew then", volume.ErrBusy, id)
-	case spec == nil && missing && accessErr == nil:
-		return nil, fmt.Errorf("%w: if the storage server has it and its record was lost: docs/how-to/recover-a-lost-cluster.md", err)
 	case spec == nil, err != nil && !missing:
 		return obj, err
 	case !spec.IsStatic() && missing:
@@ -182,7 +180,7 @@ func (s *Service) adopt(ctx context.Context, id volume.ID, spec volume.Spec, acc
 	if accessErr != nil {
 		return nil, accessErr
 	}
-	spec.CapacityBytes = access.SizeBytes
+	spec.CapacityBytes, spec.Target = access.SizeBytes, access.at.server
 	obj, made, err := s.ensureRecord(ctx, id, spec, volume.ErrBusy)
 	if made {
 		logr.FromContextOrDiscard(ctx).Info("Record made anew", "volume", id, "uid", obj.UID, "storedGeneration", access.Generation)

@@ -239,7 +239,7 @@ func testTwoWriters(t *testing.T, cfg *rest.Config, f *fixture) {
 	f.create(t)
 	other := newFixture(t, cfg, f.id)
 	other.storage = f.storage
-	other.svc = New(Config{Client: other.client, Backend: f.storage, Events: other.events})
+	other.svc = New(Config{Client: other.client, Servers: one(f.storage), Events: other.events})
 	// The other one publishes to B while this one is about to write A.
 	f.fail = func(step string, done bool) error {
 		if step != "record" || done {
@@ -270,15 +270,19 @@ func testLateAnswer(t *testing.T, cfg *rest.Config, f *fixture) {
 	}
 	other := newFixture(t, cfg, f.id)
 	other.storage = f.storage
-	other.svc = New(Config{Client: other.client, Backend: f.storage, Events: other.events})
-	for i, act := range []func() error{
-		func() error { return f.svc.Settle(t.Context(), f.id) },
-		func() error { return f.svc.Unpublish(t.Context(), f.id, nodeA) },
-		func() error {
+	other.svc = New(Config{Client: other.client, Servers: one(f.storage), Events: other.events})
+	for i, tc := range []struct {
+		// before are the reads before that by which is decided: they say where the volume lies.
+		before int
+		act    func() error
+	}{
+		{1, func() error { return f.svc.Settle(t.Context(), f.id) }},
+		{0, func() error { return f.svc.Unpublish(t.Context(), f.id, nodeA) }},
+		{1, func() error {
 			_, err := f.svc.Publish(t.Context(), f.id, nodeA, nil, chap)
 			return err
-		},
-		func() error { return f.svc.Unpublish(t.Context(), f.id, nodeB) },
+		}},
+		{0, func() error { return f.svc.Unpublish(t.Context(), f.id, nodeB) }},
 	} {
 		generation := int64(2*i + 1)
 		f.publish(t, nodeA, generation)
@@ -288,10 +292,13 @@ func testLateAnswer(t *testing.T, cfg *rest.Config, f *fixture) {
 		}
 		f.wantExports(t, iqnA)
 		f.read = func() {
+			if tc.before--; tc.before >= 0 {
+				return
+			}
 			f.read = nil
 			other.publish(t, nodeB, generation+1)
 		}
-		if err := act(); err != nil && !errors.Is(err, volume.ErrBusy) || f.read != nil {
+		if err := tc.act(); err != nil && !errors.Is(err, volume.ErrBusy) || f.read != nil {
 			t.Errorf("%d: %v", i, err)
 		}
 		f.wantOwner(t, nodeB, generation+1, true)

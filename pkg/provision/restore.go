@@ -53,7 +53,7 @@ func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, 
 	}
 	// Nobody has said that the record of an origin that was there before is to be made anew, nor in
 	// which mode the one before was: what the PersistentVolume says may have been changed since.
-	anew := access.at == withOrigin && v.Fence.Generation == 0
+	anew := access.at.origin && v.Fence.Generation == 0
 	if v.Spec.Mode != volume.ModeWriteback && !v.Spec.AcceptNodeLoss && !anew && !keeps(pool, v.ID) {
 		return false, nil
 	}
@@ -121,7 +121,7 @@ func keeps(pool *v1alpha1.CachePool, id volume.ID) bool {
 // has reported the initiator name, nil if there is none or more than one. Errors:
 // ErrUnavailable.
 func (s *Service) poolOf(ctx context.Context, at place, initiator string) (*v1alpha1.CachePool, error) {
-	if at == withOrigin {
+	if at.origin {
 		return s.pool(ctx, initiator)
 	}
 	var found *v1alpha1.CachePool

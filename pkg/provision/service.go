@@ -1,5 +1,5 @@
 // Package provision is the controller's side of volumes: it keeps the record of
-// each volume (a CachedVolume object) and the storage server in step.
+// each volume (a CachedVolume object) and the storage servers in step.
 //
 // The record is written before the server is asked to act on it, and an access
 // is ended before the record names another owner. The order of the steps, and
@@ -33,19 +33,16 @@ import (
 type Config struct {
 	// Client reads from the API server itself, never from an informer.
 	Client client.Client
-	// Backend is the storage server that volumes are made on; nil if there is
-	// none, which leaves static volumes.
-	Backend backend.Backend
+	// Servers are the storage servers that volumes are made on, by name, "" being the default
+	// one. Without any there are static volumes, and those of Origins.
+	Servers map[string]Server
 	// Origins makes volumes of other CSI drivers the origins of ours; nil if that is not
 	// enabled.
 	Origins Origins
 	Events  events.EventRecorder
 	// Driver is the name of this driver, by which kubelets name its volumes.
 	Driver string
-	// TakenOver returns the last takeover of the storage server, "" if there was none; nil
-	// is the same.
-	TakenOver func(context.Context) (string, error)
-	// LoginKey returns the key of which the accounts of the storage server are derived; nil
+	// LoginKey returns the key of which the accounts of the storage servers are derived; nil
 	// derives none.
 	LoginKey func(context.Context) (*keyagreement.Key, error)
 	// Now tells the time; nil is the machine's.
@@ -54,21 +51,27 @@ type Config struct {
 	FreezePoll time.Duration
 }
 
-// Service is volume.Provisioner over the API server, a storage server, and volumes of other
-// CSI drivers.
+// Server is a storage server.
+type Server struct {
+	Backend backend.Backend
+	// TakenOver returns the last takeover of it, "" if there was none; nil is the same.
+	TakenOver func(context.Context) (string, error)
+}
+
+// Service is volume.Provisioner over the API server, storage servers, and volumes of other CSI
+// drivers.
 type Service struct {
 	client  client.Client
-	backend backend.Backend
+	servers map[string]Server
 	origins Origins
 	events  events.EventRecorder
 	driver  string
 
-	takenOver func(context.Context) (string, error)
-	loginKey  func(context.Context) (*keyagreement.Key, error)
-	now       func() time.Time
-	hotSets   *records.HotSets
-	holds     holds
-	refusals  refusals
+	loginKey func(context.Context) (*keyagreement.Key, error)
+	now      func() time.Time
+	hotSets  *records.HotSets
+	holds    holds
+	refusals refusals
 
 	freezePoll time.Duration
 }
@@ -77,16 +80,12 @@ var _ volume.Provisioner = (*Service)(nil)
 
 // New returns a Service.
 func New(c Config) *Service {
-	if c.TakenOver == nil {
-		c.TakenOver = func(context.Context) (string, error) { return "", nil }
-	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 	return &Service{
-		client: c.Client, backend: c.Backend, origins: c.Origins, events: c.Events, driver: c.Driver, takenOver: c.TakenOver,
-		loginKey: c.LoginKey,
-		now:      c.Now, hotSets: records.NewHotSets(c.Client), freezePoll: cmp.Or(c.FreezePoll, freezePoll),
+		client: c.Client, servers: c.Servers, origins: c.Origins, events: c.Events, driver: c.Driver,
+		loginKey: c.LoginKey, now: c.Now, hotSets: records.NewHotSets(c.Client), freezePoll: cmp.Or(c.FreezePoll, freezePoll),
 	}
 }
 
@@ -120,14 +119,6 @@ func (s *Service) List(ctx context.Context) ([]volume.Volume, error) {
 	}
 	slices.SortFunc(out, func(a, b volume.Volume) int { return cmp.Compare(a.ID, b.ID) })
 	return out, nil
-}
-
-// Capacity implements volume.Provisioner. Without a storage server it is 0.
-func (s *Service) Capacity(ctx context.Context) (int64, error) {
-	if s.backend == nil {
-		return 0, nil
-	}
-	return s.backend.Capacity(ctx)
 }
 
 // Expand implements volume.Provisioner. A static volume is grown on its array;

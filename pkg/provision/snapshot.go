@@ -14,14 +14,6 @@ import (
 
 var _ volume.Snapshotter = (*Service)(nil)
 
-// backendName is the word for a place in records and in handles of snapshots.
-func backendName(at place) string {
-	if at == withOrigin {
-		return records.BackendCSI
-	}
-	return records.BackendISCSI
-}
-
 // snapshots returns what cuts the volumes of a place, or an error that wraps kind.
 func (s *Service) snapshots(at place, kind error) (backend.Snapshots, error) {
 	storage, err := s.storage(at, kind)
@@ -30,7 +22,7 @@ func (s *Service) snapshots(at place, kind error) (backend.Snapshots, error) {
 	}
 	snaps, ok := storage.(backend.Snapshots)
 	if !ok {
-		return nil, fmt.Errorf("%w: volumes of backend %s have no snapshots", kind, backendName(at))
+		return nil, fmt.Errorf("%w: volumes of %s have no snapshots", kind, at)
 	}
 	return snaps, nil
 }
@@ -59,14 +51,20 @@ func (s *Service) CreateSnapshot(ctx context.Context, id volume.SnapshotID, of v
 }
 
 func snapshotOf(at place, c backend.Cut) volume.Snapshot {
+	h := volume.SnapshotHandle{Backend: records.BackendISCSI, Target: at.server, ID: c.ID}
+	if at.origin {
+		h.Backend = records.BackendCSI
+	}
 	return volume.Snapshot{
-		Handle: volume.SnapshotHandle{Backend: backendName(at), ID: c.ID},
+		Handle: h,
 		Volume: c.Volume, SizeBytes: c.SizeBytes, Created: c.Created, Ready: c.Ready,
 	}
 }
 
 // placeNamed is where a snapshot lies by its handle.
-func placeNamed(h volume.SnapshotHandle) place { return h.Backend == records.BackendCSI }
+func placeNamed(h volume.SnapshotHandle) place {
+	return place{origin: h.Backend == records.BackendCSI, server: h.Target}
+}
 
 // DeleteSnapshot implements volume.Snapshotter.
 func (s *Service) DeleteSnapshot(ctx context.Context, h volume.SnapshotHandle) error {
@@ -128,7 +126,7 @@ func (s *Service) endHolds(ctx context.Context, h volume.SnapshotHandle) error {
 		return err
 	}
 	for _, v := range all {
-		if v.Hold != nil && v.Hold.Name == h.ID && (v.Spec.Origin != nil) == bool(placeNamed(h)) {
+		if v.Hold != nil && v.Hold.Name == h.ID && placeFor(v.Spec) == placeNamed(h) {
 			err = errors.Join(err, s.endHold(ctx, v.ID, h.ID))
 		}
 	}
@@ -146,9 +144,25 @@ func (s *Service) cutsAt(ctx context.Context, at place) (backend.Snapshots, []ba
 		return snaps, nil, nil // a storage server without snapshots
 	}
 	if err != nil {
-		return snaps, nil, fmt.Errorf("list snapshots of backend %s: %w", backendName(at), err)
+		return snaps, nil, fmt.Errorf("list snapshots of %s: %w", at, err)
 	}
 	return snaps, cuts, nil
+}
+
+// Snapshot implements volume.Snapshotter.
+func (s *Service) Snapshot(ctx context.Context, h volume.SnapshotHandle) (volume.Snapshot, error) {
+	snaps, err := s.snapshots(placeNamed(h), volume.ErrUnavailable)
+	if err != nil {
+		return volume.Snapshot{}, err
+	}
+	c, err := snaps.Find(ctx, h.ID)
+	if errors.Is(err, volume.ErrInvalid) || err == nil && (!c.Accepted || h.ID.ForClone()) {
+		err = volume.ErrNotFound // or a storage server without snapshots
+	}
+	if err != nil {
+		return volume.Snapshot{}, fmt.Errorf("find snapshot %s: %w", h, err)
+	}
+	return snapshotOf(placeNamed(h), c), nil
 }
 
 // Snapshots implements volume.Snapshotter.

@@ -1,7 +1,6 @@
 package provision
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -57,8 +56,7 @@ func (f *fixture) wantHold(t *testing.T, name volume.SnapshotID) (token string) 
 // restart has another process of the controller go on.
 func (f *fixture) restart() {
 	f.svc = New(Config{
-		Client: f.client, Backend: f.storage, Events: f.events, Now: f.svc.now,
-		TakenOver: func(context.Context) (string, error) { return f.taken, nil },
+		Client: f.client, Servers: f.servers(), Events: f.events, Now: f.svc.now,
 	})
 }
 

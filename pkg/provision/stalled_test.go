@@ -14,7 +14,7 @@ func (f *fixture) second(t *testing.T, cfg *rest.Config) *fixture {
 	t.Helper()
 	other := newFixture(t, cfg, f.id)
 	other.storage = f.storage
-	other.svc = New(Config{Client: other.client, Backend: f.storage, Events: other.events})
+	other.svc = New(Config{Client: other.client, Servers: one(f.storage), Events: other.events})
 	f.storage.Step = f.recordStep
 	return other
 }

@@ -75,20 +75,21 @@ func (s *Service) release(ctx context.Context, obj *v1alpha1.CachedVolume) error
 // released with unflushed writes and has flushed them since. It is for every volume
 // safe to call. Errors: ErrUnavailable, ErrBackend, ErrFenced.
 func (s *Service) Settle(ctx context.Context, id volume.ID) error {
-	at, err := s.find(ctx, id, nil)
+	obj, err := records.Load(ctx, s.client, id)
+	if errors.Is(err, volume.ErrNotFound) || err == nil && obj.Spec.Static != nil {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	if at == withOrigin {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, backgroundPatience)
-		defer cancel()
-	}
+	at := placeOf(obj)
+	ctx, cancel := at.background(ctx)
+	defer cancel()
 	return s.settle(ctx, id, at)
 }
 
 func (s *Service) settle(ctx context.Context, id volume.ID, at place) error {
-	if at == onServer && s.backend == nil {
+	if s.unserved(at) {
 		return nil
 	}
 	// Mostly nobody is admitted, and then the record need not be asked.
@@ -130,7 +131,7 @@ func (s *Service) settle(ctx context.Context, id volume.ID, at place) error {
 // shutOutOther ends the access of a node that is not the owner.
 func (s *Service) shutOutOther(ctx context.Context, id volume.ID, at place, node string) error {
 	initiator, err := s.hostName(ctx, at, node)
-	if err != nil || initiator == "" || at == onServer && s.backend == nil {
+	if err != nil || initiator == "" || s.unserved(at) {
 		return err
 	}
 	storage, err := s.storage(at, volume.ErrUnavailable)
@@ -182,15 +183,15 @@ func (s *Service) Retire(ctx context.Context, id volume.ID) error {
 		return err
 	}
 	at := placeOf(obj)
+	ctx, cancel := at.background(ctx)
+	defer cancel()
 	if Retirable(obj) {
-		if at == withOrigin { // the claim goes, what it has stays
-			ctx, cancel := context.WithTimeout(ctx, backgroundPatience)
-			defer cancel()
+		if at.origin { // the claim goes, what it has stays
 			return s.deleteJudged(ctx, id, at, func(now *v1alpha1.CachedVolume) bool { return now.UID == obj.UID && Retirable(now) })
 		}
 		return s.drop(ctx, obj)
 	}
-	if records.IsStatic(obj) || obj.DeletionTimestamp == nil || at == onServer && s.backend == nil ||
+	if records.IsStatic(obj) || obj.DeletionTimestamp == nil || s.unserved(at) ||
 		obj.Status.Publication == v1alpha1.PublicationPublished {
 		return nil
 	}

@@ -48,7 +48,7 @@ func (c *sweepers) start(t *testing.T, api client.Client) (stop func()) {
 	ctrl.SetLogger(klog.NewKlogr())
 	mgr, err := ctrl.NewManager(c.cfg, manager.Options{Scheme: c.client.Scheme(), Logger: logger, Metrics: server.Options{BindAddress: "0"}})
 	c.must(t, err)
-	svc := provision.New(provision.Config{Client: api, Backend: c.storage, Events: events.NewFakeRecorder(1000)})
+	svc := provision.New(provision.Config{Client: api, Servers: map[string]provision.Server{"": {Backend: c.storage}}, Events: events.NewFakeRecorder(1000)})
 	c.must(t, reconcile.Setup(ctx, mgr, reconcile.Config{
 		Client: api, Volumes: svc, Locks: c.locks, Driver: driverName, PoolPause: 20 * time.Millisecond, PoolGrace: 100 * time.Millisecond,
 	}))

@@ -59,7 +59,7 @@ func startCluster(t *testing.T, cfg *rest.Config) *cluster {
 	key, err := keyagreement.New()
 	c.must(t, err)
 	c.svc = provision.New(provision.Config{
-		Client: c.client, Backend: c.storage, Events: recorder, LoginKey: func(context.Context) (*keyagreement.Key, error) { return key, nil },
+		Client: c.client, Servers: map[string]provision.Server{"": {Backend: c.storage}}, Events: recorder, LoginKey: func(context.Context) (*keyagreement.Key, error) { return key, nil },
 		Origins: csi.New(csi.Config{Client: c.client, Namespace: c.origins.Namespace, Driver: driverName}),
 	})
 	c.records = records.New(c.client, recorder, time.Now)

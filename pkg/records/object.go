@@ -38,6 +38,7 @@ func NewObject(id volume.ID, spec volume.Spec) *v1alpha1.CachedVolume {
 func toObjectSpec(spec volume.Spec) v1alpha1.CachedVolumeSpec {
 	out := v1alpha1.CachedVolumeSpec{
 		Backend:        BackendISCSI,
+		Target:         spec.Target,
 		CapacityBytes:  ptr.To(spec.CapacityBytes),
 		Provisioning:   spec.Provisioning,
 		CacheMode:      v1alpha1.CacheMode(spec.Mode),
@@ -76,6 +77,7 @@ func toObjectSpec(spec volume.Spec) v1alpha1.CachedVolumeSpec {
 func Spec(obj *v1alpha1.CachedVolume) (volume.Spec, error) {
 	in := obj.Spec
 	out := volume.Spec{
+		Target:         in.Target,
 		CapacityBytes:  ptr.Deref(in.CapacityBytes, 0),
 		Provisioning:   in.Provisioning,
 		Mode:           volume.CacheMode(in.CacheMode),
@@ -233,6 +235,8 @@ func Difference(a, b volume.Spec) string {
 	switch {
 	case a.CapacityBytes != b.CapacityBytes:
 		return "capacityBytes"
+	case a.Target != b.Target:
+		return "target"
 	case a.Provisioning != b.Provisioning:
 		return "provisioning"
 	case a.Mode != b.Mode:

@@ -325,6 +325,7 @@ func testUnavailable(t *testing.T, f *fixture) {
 func testRoundTrip(t *testing.T, f *fixture) {
 	cases := map[string]volume.Spec{
 		"minimal": {Mode: volume.ModeNone},
+		"named":   {Mode: volume.ModeNone, Target: "second"},
 		"provisioned": {
 			Mode: volume.ModeWriteback, Cache: volume.Size{Percent: 25}, MaxCacheBytes: 3 << 29, CapacityBytes: 7 << 30, Provisioning: "thin", ChunkBytes: 1 << 20,
 			WarmStart:      volume.WarmStart{From: volume.WarmOff, Method: volume.MethodStream, Bandwidth: 100 << 20, Deadline: 24 * time.Hour},
@@ -349,6 +350,10 @@ func testRoundTrip(t *testing.T, f *fixture) {
 			}
 			if spec.WarmStart.From == "" {
 				spec.WarmStart.From = volume.WarmPeer
+			}
+			elsewhere := spec
+			if elsewhere.Target += "x"; records.Difference(got.Spec, elsewhere) != "target" {
+				t.Error("a volume of another server is the same")
 			}
 			if got.Spec.WarmStart != spec.WarmStart || got.WarmSource != nil {
 				t.Errorf("warm start %+v from %+v, want %+v", got.Spec.WarmStart, got.WarmSource, spec.WarmStart)

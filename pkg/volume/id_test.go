@@ -54,3 +54,21 @@ func TestCredentialsAreRedacted(t *testing.T) {
 		}
 	}
 }
+
+func TestSnapshotHandle(t *testing.T) {
+	for text, want := range map[string]SnapshotHandle{
+		"iscsi/s-1":        {Backend: "iscsi", ID: "s-1"},
+		"iscsi@second/s-1": {Backend: "iscsi", Target: "second", ID: "s-1"},
+		"csi/s-1":          {Backend: "csi", ID: "s-1"},
+	} {
+		got, err := ParseSnapshotHandle(text)
+		if err != nil || got != want || got.String() != text {
+			t.Errorf("%s: %+v, %v, written as %s", text, got, err, got)
+		}
+	}
+	for _, text := range []string{"", "s-1", "iscsi/", "iscsi@/s-1", "iscsi@Second/s-1", "iscsi@a@b/s-1", "iscsi@a.b/s-1", "csi@second/s-1", "csi@/s-1", "zfs/s-1", "iscsi@second", "iscsi@" + strings.Repeat("a", 64) + "/s"} {
+		if got, err := ParseSnapshotHandle(text); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "iscsi@TARGET/ID") {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+	}
+}

@@ -17,20 +17,28 @@ type SnapshotID string
 type SnapshotHandle struct {
 	// Backend is the word of a record: "iscsi" or "csi".
 	Backend string
-	ID      SnapshotID
+	// Target is the name of the storage server, with "iscsi"; "" is the default one.
+	Target string
+	ID     SnapshotID
 }
 
-// String returns "<backend>/<id>".
-func (h SnapshotHandle) String() string { return h.Backend + "/" + string(h.ID) }
+// String returns "<backend>/<id>", or "<backend>@<target>/<id>".
+func (h SnapshotHandle) String() string {
+	if h.Target != "" {
+		return h.Backend + "@" + h.Target + "/" + string(h.ID)
+	}
+	return h.Backend + "/" + string(h.ID)
+}
 
 // ParseSnapshotHandle reads what String has written. Errors: ErrInvalid.
 func ParseSnapshotHandle(s string) (SnapshotHandle, error) {
-	kind, name, _ := strings.Cut(s, "/")
+	where, name, _ := strings.Cut(s, "/")
+	kind, target, named := strings.Cut(where, "@")
 	id, err := ParseID(name)
-	if err != nil || kind != "iscsi" && kind != "csi" {
-		return SnapshotHandle{}, fmt.Errorf("%w: snapshot_id %q: accepted are iscsi/ID and csi/ID, ID being formed as a volume's", ErrInvalid, s)
+	if err != nil || kind != "iscsi" && (kind != "csi" || named) || named && !IsTarget(target) {
+		return SnapshotHandle{}, fmt.Errorf("%w: snapshot_id %q: accepted are iscsi/ID, iscsi@TARGET/ID and csi/ID, ID being formed as a volume's", ErrInvalid, s)
 	}
-	return SnapshotHandle{Backend: kind, ID: SnapshotID(id)}, nil
+	return SnapshotHandle{Backend: kind, Target: target, ID: SnapshotID(id)}, nil
 }
 
 // Snapshot is a snapshot that was accepted (Snapshots and clones in docs/design/states.md).
@@ -133,6 +141,9 @@ type Snapshotter interface {
 	// DeleteSnapshot deletes a snapshot and ends a hold that was for it; a missing one is
 	// success. Errors: ErrInUse, ErrBackend.
 	DeleteSnapshot(ctx context.Context, h SnapshotHandle) error
-	// Snapshots lists the accepted ones, in the order of their handles.
+	// Snapshot returns one. Errors: ErrNotFound, ErrUnavailable.
+	Snapshot(ctx context.Context, h SnapshotHandle) (Snapshot, error)
+	// Snapshots lists the accepted ones, in the order of their handles. It fails if anything that
+	// has snapshots cannot be asked. Errors: ErrUnavailable.
 	Snapshots(ctx context.Context) ([]Snapshot, error)
 }

@@ -32,6 +32,10 @@ func ParseID(s string) (ID, error) {
 	return ID(s), nil
 }
 
+// IsTarget reports whether s may name a storage server: what names a volume is a DNS label, and may
+// name a server.
+func IsTarget(s string) bool { return idPattern.MatchString(s) }
+
 // CacheMode selects how writes pass through the node-local cache.
 type CacheMode string
 
@@ -201,6 +205,8 @@ type Spec struct {
 	Static *ISCSI
 	// Origin is set for a volume of another CSI driver.
 	Origin *Origin
+	// Target is the name of the storage server that the volume lies on, "" the default one.
+	Target string
 	// Provisioning is "thin", "thick" or "" for the server's default.
 	Provisioning string
 	Mode         CacheMode
@@ -343,8 +349,6 @@ type Provisioner interface {
 	// record, and on the node where the volume is attached. Errors: ErrNotFound,
 	// ErrBusy while the node is at it, ErrInvalid if decide or the node refuses.
 	Modify(ctx context.Context, id ID, decide func(Spec) (Spec, error)) error
-	// Capacity returns the bytes available for new volumes.
-	Capacity(ctx context.Context) (int64, error)
 }
 
 // StageRequest asks a node to attach a volume and, for a filesystem volume, to

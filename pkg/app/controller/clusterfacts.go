@@ -29,23 +29,35 @@ import (
 // storageInterval is how often the storage server is asked how it is: each time it runs lvs.
 const storageInterval = 30 * time.Second
 
-// clusterMetrics adds to mgr what the metrics of the cluster rest on, and returns them. storage
-// is nil without a storage server.
-func clusterMetrics(mgr manager.Manager, cfg Config, storage backend.Backend, plugins *pluginPods) (prometheus.Collector, error) {
+// clusterMetrics adds to mgr what the metrics of the cluster rest on, and returns them.
+func clusterMetrics(mgr manager.Manager, cfg Config, servers map[string]storageServer, plugins *pluginPods) (prometheus.Collector, error) {
 	informed := mgr.GetCache()
 	gather := func(ctx context.Context) (metrics.ClusterFacts, error) { return clusterFacts(ctx, informed, plugins) }
 	c := metrics.NewCluster(mgr.Elected(), gather, time.Now)
-	if reporter, ok := storage.(backend.Reporter); ok {
-		namespace, err := ownNamespace(cfg, "ConfigMap "+reported.Name)
+	var watches []*storageWatch
+	for _, name := range namesOf(servers) {
+		reporter, ok := servers[name].storage.(backend.Reporter)
+		if !ok {
+			continue
+		}
+		namespace, err := ownNamespace(cfg, "ConfigMap "+reported.Name(name))
 		if err != nil {
 			return nil, err
 		}
-		keeper := &reported.Keeper{Client: mgr.GetClient(), Namespace: namespace, Labels: map[string]string{epoch.RecordLabel: epoch.RecordLabelValue}}
-		w := &storageWatch{storage: reporter, address: cfg.Target.Address, keep: keeper.Keep}
-		if err := mgr.Add(w); err != nil {
-			return nil, fmt.Errorf("watch of the storage server: %w", err)
+		keeper := &reported.Keeper{
+			Client: mgr.GetClient(), Namespace: namespace, Target: name, Labels: map[string]string{epoch.RecordLabel: epoch.RecordLabelValue},
 		}
-		c.Storage = w.last
+		w := &storageWatch{storage: reporter, address: servers[name].address, keep: keeper.Keep}
+		if err := mgr.Add(w); err != nil {
+			return nil, fmt.Errorf("watch of storage server %s: %w", w.address, err)
+		}
+		watches = append(watches, w)
+	}
+	c.Storage = func() (out []metrics.StorageServer) {
+		for _, w := range watches {
+			out = append(out, w.last()...)
+		}
+		return out
 	}
 	return c, nil
 }
@@ -107,7 +119,7 @@ func clusterFacts(ctx context.Context, in client.Reader, plugins *pluginPods) (f
 	return f, nil
 }
 
-// storageWatch asks the storage server how it is, while this process leads.
+// storageWatch asks a storage server how it is, while this process leads.
 type storageWatch struct {
 	storage backend.Reporter
 	address string

@@ -62,7 +62,7 @@ func TestStorageWatch(t *testing.T) {
 		if a := <-kept; a.Address != "s:1" || !strings.Contains(a.Error, "no route") || a.Asked.IsZero() {
 			t.Errorf("kept for people: %+v", a)
 		}
-		if !strings.Contains(log.String(), "remedy: check --target-address") {
+		if !strings.Contains(log.String(), "remedy: check the address (--target-address") {
 			t.Errorf("log lacks the remedy: %s", log.String())
 		}
 	})

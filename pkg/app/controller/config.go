@@ -20,9 +20,10 @@ import (
 type Config struct {
 	// Endpoint is the unix socket of the CSI services.
 	Endpoint string
-	// Target is the storage server; without an Address there is none, which
-	// leaves static volumes.
+	// Target is the default storage server; without an Address there is none.
 	Target targetclient.Config
+	// TargetsFile names other storage servers; empty means that there are none.
+	TargetsFile string
 	// CHAPSecret is the Secret with the account of the storage server's volumes that is made if
 	// there is none, in the namespace of the pod; empty makes none. CHAPUsername is the name
 	// in it.
@@ -52,11 +53,12 @@ type Config struct {
 // AddFlags defines the flags of nearflash-controller.
 func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.Endpoint, "endpoint", "", "`address` of the CSI services: unix:///absolute/path")
-	fs.StringVar(&c.Target.Address, "target-address", "", "`host:port` of nearflash-target; without it only static volumes can be used")
+	fs.StringVar(&c.Target.Address, "target-address", "", "`host:port` of nearflash-target, of classes without a target; without it and --targets only static volumes can be used")
 	fs.StringVar(&c.Target.CAFile, "target-ca", "", "PEM `file` with the CA of the storage server's certificate")
 	fs.StringVar(&c.Target.CertFile, "target-cert", "", "PEM `file` with the certificate that is shown to the storage server")
 	fs.StringVar(&c.Target.KeyFile, "target-key", "", "PEM `file` with the key of that certificate")
 	fs.StringVar(&c.Target.ServerName, "target-server-name", "", "`name` expected in the storage server's certificate (default the host of --target-address)")
+	fs.StringVar(&c.TargetsFile, "targets", "", "YAML `file` with a list of other storage servers, which classes choose by their parameter target: name, address, serverName (default the host of address), and ca, cert and key as of --target-ca; empty for none")
 	fs.StringVar(&c.CHAPSecret, "chap-secret", "", "`name` of the Secret with the CHAP account of provisioned volumes, which is made if there is none; empty makes none")
 	fs.StringVar(&c.CHAPUsername, "chap-username", "nearflash", "`name` of the account in a Secret that is made")
 	fs.StringVar(&c.OriginNamespace, "origin-namespace", "", "`namespace` for the claims of volumes of other CSI drivers (backend: csi); empty for none")
@@ -98,6 +100,9 @@ func (c *Config) Validate() error {
 		case c.Target.Address == "" && f.value != "":
 			errs = append(errs, fmt.Errorf("%s without --target-address", f.flag))
 		}
+	}
+	if _, err := c.targets(); err != nil {
+		errs = append(errs, err)
 	}
 	if c.LeaderElectionNamespace != "" && !c.LeaderElect {
 		errs = append(errs, errors.New("--leader-election-namespace without --leader-elect"))

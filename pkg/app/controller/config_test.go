@@ -8,12 +8,16 @@ import (
 	"encoding/pem"
 	"flag"
 	"io"
+	"maps"
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearflash/nearflash/pkg/target/targetclient"
 )
 
 func TestValidate(t *testing.T) {
@@ -56,6 +60,62 @@ func TestValidate(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestTargets: what is wrong with the file of storage servers is said with the entry, the value and
+// what is accepted, all at once.
+func TestTargets(t *testing.T) {
+	const entry = "{name: second, address: s2:1, ca: a, cert: b, key: c}"
+	for name, tc := range map[string]struct {
+		text    string
+		alone   bool
+		want    []string
+		wantErr []string
+	}{
+		"none":            {text: "[]", want: []string{""}},
+		"nothing":         {text: "", alone: true},
+		"beside":          {text: "[" + entry + ", {name: a-1, address: s3:1, serverName: x, ca: a, cert: b, key: c}]", want: []string{"", "a-1", "second"}},
+		"alone":           {text: "[" + entry + "]", alone: true, want: []string{"second"}},
+		"no list":         {text: entry, wantErr: []string{"accepted is a list of entries"}},
+		"unknown key":     {text: "[{name: a, adress: s2:1}]", wantErr: []string{"accepted is a list of entries", `"adress"`}},
+		"twice a key":     {text: "[{name: a, name: b}]", wantErr: []string{"accepted is a list of entries", `"name" already set`}},
+		"bad name":        {text: "[{name: a.b, address: s2:1, ca: a, cert: b, key: c}]", wantErr: []string{`entry 1: name "a.b": accepted are 1 to 63`}},
+		"no name":         {text: "[{address: s2:1, ca: a, cert: b, key: c}]", wantErr: []string{`entry 1: name "": accepted are 1 to 63`}},
+		"name twice":      {text: "[" + entry + ", {name: second, address: s3:1, ca: a, cert: b, key: c}]", wantErr: []string{`entry 2: name "second" is another entry's`}},
+		"address twice":   {text: "[" + entry + ", {name: a, address: S2:1, ca: a, cert: b, key: c}]", wantErr: []string{`entry 2: address "S2:1" is that of entry 1`}},
+		"default address": {text: "[{name: a, address: s:1, ca: a, cert: b, key: c}]", wantErr: []string{`entry 1: address "s:1" is that of --target-address`}},
+		"lacks all":       {text: "[{name: a}]", wantErr: []string{"entry 1: address is missing", "ca is missing", "cert is missing", "key is missing"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := Config{TargetsFile: filepath.Join(t.TempDir(), "targets.yaml")}
+			if !tc.alone {
+				c.Target.Address = "s:1"
+			}
+			if err := os.WriteFile(c.TargetsFile, []byte(tc.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			got, err := c.targets()
+			if names := slices.Sorted(maps.Keys(got)); len(tc.wantErr) == 0 && (err != nil || !slices.Equal(names, tc.want)) || (err != nil) != (len(tc.wantErr) > 0) {
+				t.Fatalf("got %q, %v", names, err)
+			}
+			if len(tc.wantErr) > 0 && !strings.Contains(err.Error(), "--targets "+c.TargetsFile) {
+				t.Errorf("error does not name flag and file: %v", err)
+			}
+			for _, want := range tc.wantErr {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error lacks %q: %v", want, err)
+				}
+			}
+			want := targetclient.Config{Address: "s2:1", CAFile: "a", CertFile: "b", KeyFile: "c"}
+			if slices.Contains(tc.want, "second") && got["second"] != want {
+				t.Errorf("second is %+v", got["second"])
+			}
+		})
+	}
+	c := Config{Endpoint: "unix:///x", TargetsFile: filepath.Join(t.TempDir(), "none")}
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "--targets") {
+		t.Errorf("a file that is not there: %v", err)
 	}
 }
 

@@ -3,12 +3,13 @@ package controller
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/app/health"
-	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/preflight"
 )
 
@@ -29,12 +30,18 @@ func ready(config *rest.Config) health.Check {
 	}
 }
 
-// checkStorageServer asks the storage server, if there is one, whether it is well.
-func checkStorageServer(ctx context.Context, address string, storage backend.Backend) error {
-	if storage == nil {
-		return nil
-	}
+// checkStorageServers asks all storage servers at once whether they are well, and says which are
+// not. Volumes of others go on, so that this must not end the process.
+func checkStorageServers(ctx context.Context, servers map[string]storageServer) {
 	ctx, cancel := context.WithTimeout(ctx, health.CheckTimeout)
 	defer cancel()
-	return preflight.StorageServer(address, storage.Check(ctx))
+	var all sync.WaitGroup
+	for name, server := range servers {
+		all.Go(func() {
+			if err := preflight.StorageServer(server.address, server.storage.Check(ctx)); err != nil {
+				klog.FromContext(ctx).Error(err, "Preflight: a storage server cannot be used", "target", name)
+			}
+		})
+	}
+	all.Wait()
 }

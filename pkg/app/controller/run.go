@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -59,16 +61,30 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 func run(ctx context.Context, cfg Config, config *rest.Config) error {
-	storage, closeStorage, err := storageServer(cfg.Target)
+	targets, err := cfg.targets()
 	if err != nil {
 		return err
 	}
-	defer closeStorage()
-	return serve(ctx, cfg, config, storage)
+	servers := map[string]storageServer{}
+	for name, t := range targets {
+		c, err := targetclient.New(t)
+		if err != nil {
+			return fmt.Errorf("target %q: %w", name, err)
+		}
+		defer func() { _ = c.Close() }() // the process ends
+		servers[name] = storageServer{address: t.Address, storage: iscsi.New(c)}
+	}
+	return serve(ctx, cfg, config, servers)
 }
 
-// serve is run with a storage server, nil for none.
-func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend.Backend) error {
+// storageServer is one, and where it is.
+type storageServer struct {
+	address string
+	storage backend.Backend
+}
+
+// serve is run with storage servers by name, "" being the default one.
+func serve(ctx context.Context, cfg Config, config *rest.Config, servers map[string]storageServer) error {
 	log := klog.FromContext(ctx)
 	ctrl.SetLogger(log)
 	if err := waitForAPI(ctx, config); err != nil {
@@ -82,23 +98,24 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend
 	if err != nil {
 		return err
 	}
-	known, err := clusterMetrics(mgr, cfg, storage, plugins)
+	known, err := clusterMetrics(mgr, cfg, servers, plugins)
 	if err != nil {
 		return fmt.Errorf("metrics of the cluster: %w", err)
 	}
-	if storage, err = keepEpoch(mgr, cfg, storage); err != nil {
+	storage, err := keepEpochs(mgr, cfg, servers)
+	if err != nil {
 		return err
 	}
 	if err := makeAccount(mgr, cfg); err != nil {
 		return err
 	}
-	loginKey, err := keepLoginKey(mgr, cfg, storage)
+	loginKey, err := keepLoginKey(mgr, cfg, servers)
 	if err != nil {
 		return err
 	}
 	volumes := provision.New(provision.Config{
-		Client: mgr.GetClient(), Backend: storage, Origins: origins(mgr, cfg.OriginNamespace),
-		Events: mgr.GetEventRecorder("nearflash-controller"), Driver: driver.Name, TakenOver: takenOver(storage), LoginKey: loginKey,
+		Client: mgr.GetClient(), Servers: storage, Origins: origins(mgr, cfg.OriginNamespace),
+		Events: mgr.GetEventRecorder("nearflash-controller"), Driver: driver.Name, LoginKey: loginKey,
 	})
 	locks := &keylock.Set{}
 	err = reconcile.Setup(ctx, mgr, reconcile.Config{Client: mgr.GetClient(), Volumes: volumes, Locks: locks, Driver: driver.Name})
@@ -108,11 +125,8 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend
 	if err := scheduling.Setup(ctx, mgr, cfg.Scheduling, driver.Name); err != nil {
 		return fmt.Errorf("scheduling webhook: %w", err)
 	}
-	if err := checkStorageServer(ctx, cfg.Target.Address, storage); err != nil {
-		// Volumes of other servers go on, so this must not end the process.
-		log.Error(err, "Preflight: the storage server cannot be used")
-	}
-	log.Info("Starting", "version", cfg.Version, "endpoint", cfg.Endpoint, "storageServer", cfg.Target.Address, "originNamespace", cfg.OriginNamespace)
+	checkStorageServers(ctx, servers)
+	log.Info("Starting", "version", cfg.Version, "endpoint", cfg.Endpoint, "storageServer", cfg.Target.Address, "targets", namesOf(servers), "originNamespace", cfg.OriginNamespace)
 	calls := rpc.NewCallMetrics(driver.Name)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics.BuildInfo("controller"), known)
@@ -155,23 +169,31 @@ func reconcilers(ctx context.Context, mgr manager.Manager) error {
 // podNamespace is where Kubernetes tells a pod its namespace.
 const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// keepEpoch lets orders to the storage server, if there is one, carry the epoch of this
-// cluster.
-func keepEpoch(mgr manager.Manager, cfg Config, storage backend.Backend) (backend.Backend, error) {
-	if storage == nil {
-		return nil, nil
+// namesOf returns the names of storage servers, in order.
+func namesOf(servers map[string]storageServer) []string { return slices.Sorted(maps.Keys(servers)) }
+
+// keepEpochs lets orders to each storage server carry the epoch of this cluster there.
+func keepEpochs(mgr manager.Manager, cfg Config, servers map[string]storageServer) (map[string]provision.Server, error) {
+	out := map[string]provision.Server{}
+	if len(servers) == 0 {
+		return out, nil
 	}
 	namespace, err := ownNamespace(cfg, "ConfigMap "+epoch.RecordName)
 	if err != nil {
 		return nil, err
 	}
-	epochs := epoch.New(epoch.Config{
-		Client: mgr.GetClient(), Namespace: namespace, Storage: storage, Events: mgr.GetEventRecorder("nearflash-controller"),
-	})
-	if err := mgr.Add(epochs); err != nil {
-		return nil, fmt.Errorf("epoch of the storage server: %w", err)
+	names := &epoch.Names{}
+	for name, server := range servers {
+		epochs := epoch.New(epoch.Config{
+			Client: mgr.GetClient(), Namespace: namespace, Storage: server.storage, Name: name, Names: names,
+			Events: mgr.GetEventRecorder("nearflash-controller"),
+		})
+		if err := mgr.Add(epochs); err != nil {
+			return nil, fmt.Errorf("epoch of storage server %s: %w", server.address, err)
+		}
+		out[name] = provision.Server{Backend: epochs, TakenOver: epochs.TakenOver}
 	}
-	return epochs, nil
+	return out, nil
 }
 
 // ownNamespace is where the controller keeps something.
@@ -202,10 +224,10 @@ func makeAccount(mgr manager.Manager, cfg Config) error {
 	return nil
 }
 
-// keepLoginKey has the key made of which accounts of the storage server are derived, if there is
+// keepLoginKey has the key made of which accounts of storage servers are derived, if there is
 // one, and returns how to read it.
-func keepLoginKey(mgr manager.Manager, cfg Config, storage backend.Backend) (func(context.Context) (*keyagreement.Key, error), error) {
-	if storage == nil {
+func keepLoginKey(mgr manager.Manager, cfg Config, servers map[string]storageServer) (func(context.Context) (*keyagreement.Key, error), error) {
+	if len(servers) == 0 {
 		return nil, nil
 	}
 	namespace, err := ownNamespace(cfg, "Secret "+keeper.SecretName)
@@ -217,26 +239,6 @@ func keepLoginKey(mgr manager.Manager, cfg Config, storage backend.Backend) (fun
 		return nil, fmt.Errorf("key of accounts: %w", err)
 	}
 	return maker.Key, nil
-}
-
-// takenOver asks for the last takeover of the storage server, if there is one.
-func takenOver(storage backend.Backend) func(context.Context) (string, error) {
-	if epochs, ok := storage.(*epoch.Keeper); ok {
-		return epochs.TakenOver
-	}
-	return nil
-}
-
-// storageServer returns the storage server, or nil if there is none.
-func storageServer(cfg targetclient.Config) (backend.Backend, func(), error) {
-	if cfg.Address == "" {
-		return nil, func() {}, nil
-	}
-	c, err := targetclient.New(cfg)
-	if err != nil {
-		return nil, nil, err
-	}
-	return iscsi.New(c), func() { _ = c.Close() }, nil // the process ends
 }
 
 // origins returns the backend of volumes of other CSI drivers, nil without a namespace for

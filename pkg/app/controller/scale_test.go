@@ -78,7 +78,9 @@ func (f *fleet) measure(config *rest.Config, e extent) figures {
 	began := time.Now()
 	counting := requests.counted(config)
 	prefer := func(c *Config) { c.Scheduling.Weights = scheduling.Weights{Warm: 80, Free: 20} }
-	a := startWith(t, config, prefer, func(ctx context.Context, cfg Config) error { return serve(ctx, cfg, counting, f.storage) })
+	a := startWith(t, config, prefer, func(ctx context.Context, cfg Config) error {
+		return serve(ctx, cfg, counting, map[string]storageServer{"": {storage: f.storage}})
+	})
 	defer a.end(t)
 	within(t, patience, "every volume was looked at", func() bool { return reconciled(t)-seen >= float64(e.volumes) })
 	quiet(t)

@@ -40,7 +40,11 @@ type Config struct {
 	// Namespace is that of the controller; the record is kept there.
 	Namespace string
 	Storage   backend.Backend
-	Events    events.EventRecorder
+	// Name is that of the storage server in the controller's configuration, and Names tells which
+	// others there are; nil is none.
+	Name   string
+	Names  *Names
+	Events events.EventRecorder
 	// Clock is for pauses and time stamps; nil means the wall clock.
 	Clock clock.Clock
 }
@@ -52,6 +56,8 @@ type Keeper struct {
 
 	client    client.Client
 	namespace string
+	name      string
+	names     *Names
 	events    events.EventRecorder
 	clock     clock.Clock
 
@@ -71,7 +77,7 @@ func New(c Config) *Keeper {
 		c.Clock = clock.RealClock{}
 	}
 	return &Keeper{
-		Backend: c.Storage, client: c.Client, namespace: c.Namespace, events: c.Events, clock: c.Clock,
+		Backend: c.Storage, client: c.Client, namespace: c.Namespace, name: c.Name, names: c.Names, events: c.Events, clock: c.Clock,
 		turn: make(chan struct{}, 1),
 	}
 }
@@ -189,6 +195,9 @@ func (k *Keeper) swap(ctx context.Context) error {
 		}
 		if err != nil {
 			return fmt.Errorf("epoch of the storage server: %w", err)
+		}
+		if err := k.names.claim(k.name, e.Server); err != nil {
+			return err
 		}
 		obj, err := k.load(ctx)
 		if err != nil {

@@ -50,6 +50,9 @@ func (k *Keeper) choose(ctx context.Context, server string, met *backend.EpochEr
 	if server == "" {
 		return "", met == nil, nil
 	}
+	if err := k.names.claim(k.name, server); err != nil { // another one may have learnt it since
+		return "", false, err
+	}
 	obj, err := k.load(ctx)
 	if err != nil {
 		return "", false, err

@@ -37,7 +37,7 @@ func newCluster(t *testing.T, storage backend.Backend, objs ...client.Object) *c
 		WithStatusSubresource(&v1alpha1.CachedVolume{}, &v1alpha1.CachePool{}).Build()}
 	recorder := events.NewFakeRecorder(1000)
 	c.keeper = epoch.New(epoch.Config{Client: c.api, Namespace: "nearflash", Storage: storage, Events: recorder})
-	c.svc = provision.New(provision.Config{Client: c.api, Backend: c.keeper, Events: recorder})
+	c.svc = provision.New(provision.Config{Client: c.api, Servers: map[string]provision.Server{"": {Backend: c.keeper}}, Events: recorder})
 	return c
 }
 
@@ -136,7 +136,7 @@ func TestTwoClusters(t *testing.T) {
 			if _, err := direct.Access(t.Context(), "made"); !errors.Is(err, volume.ErrNotFound) {
 				t.Errorf("the refused one has made a volume: %v", err)
 			}
-			if _, err := second.svc.Capacity(t.Context()); err != nil {
+			if _, err := second.keeper.Capacity(t.Context()); err != nil {
 				t.Errorf("the refused one may not look: %v", err)
 			}
 			second.consent(t)

@@ -1,5 +1,5 @@
-// Package reported keeps what a storage server last said of itself in a ConfigMap in the
-// controller's namespace. `kubectl nearflash doctor` reads it: people do not reach the server.
+// Package reported keeps what a storage server last said of itself in a ConfigMap, of its own, in
+// the controller's namespace. `kubectl nearflash doctor` reads it: people do not reach the server.
 package reported
 
 import (
@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// Name is that of the ConfigMap. Its label is that of the epochs (pkg/backend/epoch).
-	Name = "nearflash-storage"
+	// base is the name of the default server's ConfigMap, with which the names of others begin.
+	base = "nearflash-storage"
 	// key is where it has the answer.
 	key = "answer"
 	// Interval is how often an answer that says nothing new is written.
@@ -30,6 +30,24 @@ const (
 	// step is the part of a size by which a use must have moved to be news.
 	step = 0.01
 )
+
+// Name returns the name of the ConfigMap of a storage server, "" being the default one. Its label
+// is that of the epochs (pkg/backend/epoch).
+func Name(target string) string {
+	if target == "" {
+		return base
+	}
+	return base + "." + target
+}
+
+// Target returns the storage server whose ConfigMap has a name; ok is false if it is none's.
+func Target(name string) (target string, ok bool) {
+	target, named := strings.CutPrefix(name, base+".")
+	if !named {
+		return "", name == base
+	}
+	return target, target != ""
+}
 
 // Answer is what a storage server said, or that it did not.
 type Answer struct {
@@ -93,6 +111,8 @@ func short(text string) string {
 type Keeper struct {
 	Client    client.Client
 	Namespace string
+	// Target is the name of the storage server, "" being the default one.
+	Target string
 	// Labels mark the ConfigMap.
 	Labels map[string]string
 
@@ -109,14 +129,14 @@ func (k *Keeper) Keep(ctx context.Context, a Answer) error {
 	if err != nil {
 		return err
 	}
-	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: Name, Labels: k.Labels}, Data: map[string]string{key: string(text)}}
+	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: Name(k.Target), Labels: k.Labels}, Data: map[string]string{key: string(text)}}
 	// One process writes, the one that leads: it overwrites whatever there is.
 	err = k.Client.Update(ctx, obj)
 	if apierrors.IsNotFound(err) {
 		err = k.Client.Create(ctx, obj)
 	}
 	if err != nil {
-		return fmt.Errorf("write ConfigMap %s: %w", Name, err)
+		return fmt.Errorf("write ConfigMap %s: %w", obj.Name, err)
 	}
 	k.written = a
 	return nil

@@ -53,7 +53,7 @@ func TestKeep(t *testing.T) {
 	read := func() Answer {
 		t.Helper()
 		var obj corev1.ConfigMap
-		if err := api.Get(t.Context(), client.ObjectKey{Namespace: "n", Name: Name}, &obj); err != nil {
+		if err := api.Get(t.Context(), client.ObjectKey{Namespace: "n", Name: Name("")}, &obj); err != nil {
 			t.Fatal(err)
 		}
 		if obj.Labels["l"] != "v" {
@@ -86,6 +86,15 @@ func TestKeep(t *testing.T) {
 			t.Errorf("what is no news was written: %s", diff)
 		}
 	}
+	// That of another server is another object.
+	other := &Keeper{Client: api, Namespace: "n", Target: "second", Labels: map[string]string{"l": "v"}}
+	if err := other.Keep(t.Context(), Answer{Address: "s:2"}); err != nil {
+		t.Fatal(err)
+	}
+	var obj corev1.ConfigMap
+	if err := api.Get(t.Context(), client.ObjectKey{Namespace: "n", Name: "nearflash-storage.second"}, &obj); err != nil || read().Address != "s:1" {
+		t.Errorf("the second server's answer: %v; the first one's is of %s", err, read().Address)
+	}
 	// As many problems as a lost disk gives a server with many volumes.
 	k := &Keeper{Client: api, Namespace: "n", Labels: map[string]string{"l": "v"}}
 	full := Answer{Address: "s:1", Error: strings.Repeat("é", longest)}
@@ -101,5 +110,22 @@ func TestKeep(t *testing.T) {
 	}
 	if _, err := Decode(&corev1.ConfigMap{}); err == nil {
 		t.Error("an object without an answer has one")
+	}
+}
+
+func TestTarget(t *testing.T) {
+	for name, want := range map[string]struct {
+		target string
+		ok     bool
+	}{
+		"nearflash-storage": {"", true}, "nearflash-storage.second": {"second", true}, "nearflash-storage.": {}, "nearflash-storages": {}, "nearflash-epochs": {}, "": {},
+	} {
+		target, ok := Target(name)
+		if target != want.target || ok != want.ok {
+			t.Errorf("%q is that of %q, %v", name, target, ok)
+		}
+		if ok && Name(target) != name {
+			t.Errorf("%q has the name %s", target, Name(target))
+		}
 	}
 }

@@ -165,10 +165,3 @@ func (p *Provisioner) Modify(_ context.Context, id volume.ID, decide func(volume
 	v.Spec = spec
 	return nil
 }
-
-// Capacity implements volume.Provisioner.
-func (p *Provisioner) Capacity(context.Context) (int64, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.free, nil
-}

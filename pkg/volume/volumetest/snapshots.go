@@ -44,6 +44,17 @@ func (p *Provisioner) DeleteSnapshot(_ context.Context, h volume.SnapshotHandle)
 	return nil
 }
 
+// Snapshot implements volume.Snapshotter.
+func (p *Provisioner) Snapshot(_ context.Context, h volume.SnapshotHandle) (volume.Snapshot, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s, ok := p.snapshots[h]
+	if !ok {
+		return volume.Snapshot{}, fmt.Errorf("%w: snapshot %s", volume.ErrNotFound, h)
+	}
+	return s, nil
+}
+
 // Snapshots implements volume.Snapshotter.
 func (p *Provisioner) Snapshots(context.Context) ([]volume.Snapshot, error) {
 	p.mu.Lock()
