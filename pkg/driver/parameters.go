@@ -13,6 +13,7 @@ import (
 // volumeAttributes of a static PersistentVolume.
 const (
 	keyBackend         = "backend"
+	keyTarget          = "target"
 	keyOriginClass     = "originStorageClass"
 	keyWithoutFence    = "withoutFence"
 	keyFSType          = "fsType"
@@ -61,7 +62,7 @@ const (
 // classParameters are the accepted keys of a StorageClass, in the order of the
 // documentation.
 var classParameters = []string{
-	keyBackend, keyOriginClass, keyWithoutFence, keyCacheMode, keyCacheSize, keyMaxCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
+	keyBackend, keyTarget, keyOriginClass, keyWithoutFence, keyCacheMode, keyCacheSize, keyMaxCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
 	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyProvisioning,
 }
 
@@ -82,6 +83,11 @@ func parseClass(params map[string]string) (class, error) {
 	}
 	c.Spec.Provisioning = p.oneOf(keyProvisioning, params[keyProvisioning], "", "thin", "thick")
 	c.Spec.Origin = parseOrigin(p, params)
+	if v := params[keyTarget]; v != "" && params[keyBackend] == backendCSI {
+		p.add(keyTarget, "%q goes with %s %s only, and %s is %s; leave it out", v, keyBackend, backendISCSI, keyBackend, backendCSI)
+	} else {
+		c.Spec.Target = parseTarget(p, params)
+	}
 	if ns, name := params[keyPVCNamespace], params[keyPVCName]; ns != "" && name != "" {
 		c.Spec.Claim = &volume.Claim{Namespace: ns, Name: name}
 	}
@@ -107,6 +113,16 @@ func parseOrigin(p *problems, params map[string]string) *volume.Origin {
 		p.add(keyWithoutFence, "%q goes with %s %s only, and %s is %s; leave it out", v, keyBackend, backendCSI, keyBackend, kind)
 	}
 	return nil
+}
+
+// parseTarget reads which storage server it is, "" being the default one. Whether there is one of
+// that name is for who has them to say.
+func parseTarget(p *problems, params map[string]string) string {
+	v := params[keyTarget]
+	if v != "" && !volume.IsTarget(v) {
+		p.add(keyTarget, "%q is not accepted; accepted is the name of a storage server: 1 to 63 lower-case letters, digits and inner hyphens", v)
+	}
+	return v
 }
 
 // parseWithoutFence reads the consent to unflushed writes over a driver that fences nobody.

@@ -143,13 +143,12 @@ func (c *Controller) ListSnapshots(ctx context.Context, req *csi.ListSnapshotsRe
 	if req.GetMaxEntries() < 0 {
 		return nil, statusFor(fmt.Errorf("%w: max_entries %d is negative", volume.ErrInvalid, req.GetMaxEntries()))
 	}
-	all, err := c.snapshots.Snapshots(ctx)
+	all, err := c.listed(ctx, req.GetSnapshotId())
 	if err != nil {
 		return nil, statusFor(err)
 	}
 	all = slices.DeleteFunc(all, func(s volume.Snapshot) bool {
-		return req.GetSnapshotId() != "" && s.Handle.String() != req.GetSnapshotId() ||
-			req.GetSourceVolumeId() != "" && string(s.Volume) != req.GetSourceVolumeId()
+		return req.GetSourceVolumeId() != "" && string(s.Volume) != req.GetSourceVolumeId()
 	})
 	page, token := paginate(all, after, int(req.GetMaxEntries()), func(s volume.Snapshot) string { return s.Handle.String() })
 	resp := &csi.ListSnapshotsResponse{NextToken: token}
@@ -157,6 +156,22 @@ func (c *Controller) ListSnapshots(ctx context.Context, req *csi.ListSnapshotsRe
 		resp.Entries = append(resp.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: encodeSnapshot(s)})
 	}
 	return resp, nil
+}
+
+// listed returns the snapshot with an ID, asking only where that is, or all if the ID is empty.
+func (c *Controller) listed(ctx context.Context, id string) ([]volume.Snapshot, error) {
+	if id == "" {
+		return c.snapshots.Snapshots(ctx)
+	}
+	h, err := volume.ParseSnapshotHandle(id)
+	if err != nil {
+		return nil, nil // no snapshot can have such an ID
+	}
+	s, err := c.snapshots.Snapshot(ctx, h)
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil, nil
+	}
+	return []volume.Snapshot{s}, err
 }
 
 // parseSnapshotToken is parseToken for snapshots.

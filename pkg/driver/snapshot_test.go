@@ -233,6 +233,7 @@ func TestListSnapshots(t *testing.T) {
 		"of a volume":              {&csi.ListSnapshotsRequest{SourceVolumeId: "v-1"}, 3},
 		"by ID":                    {&csi.ListSnapshotsRequest{SnapshotId: "iscsi/s-3"}, 1},
 		"by ID, of another volume": {&csi.ListSnapshotsRequest{SnapshotId: "iscsi/s-3", SourceVolumeId: "v-1"}, 0},
+		"by ID, of another server": {&csi.ListSnapshotsRequest{SnapshotId: "iscsi@second/s-3"}, 0},
 		"by an ID that nobody has": {&csi.ListSnapshotsRequest{SnapshotId: "s"}, 0},
 		"of a volume without any":  {&csi.ListSnapshotsRequest{SourceVolumeId: "v-9"}, 0},
 	} {

@@ -31,7 +31,7 @@ const (
 
 // staticAttributes are the accepted volumeAttributes of a static volume.
 var staticAttributes = []string{
-	keyPortals, keyIQN, keyLUN, keyBackend, keyOriginPV, keyWithoutFence, keyCacheMode, keyCacheSize, keyMaxCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
+	keyPortals, keyIQN, keyLUN, keyBackend, keyTarget, keyOriginPV, keyWithoutFence, keyCacheMode, keyCacheSize, keyMaxCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
 	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyFormat, keyNoReservations, keyAdopt,
 }
 
@@ -71,11 +71,18 @@ func parseVolumeContext(attributes map[string]string) (spec *volume.Spec, fsType
 		return parseAdopted(p, attributes, fsType)
 	case !isStatic(attributes):
 		for _, k := range staticAttributes {
-			if v, ok := attributes[k]; ok && k != keyFSType && k != keyAdopt {
+			switch v, ok := attributes[k]; {
+			case !ok || k == keyFSType || k == keyAdopt:
+			case k == keyTarget:
+				p.add(k, "%q goes with %s true only: the volume's record says where it lies; leave it out", v, keyAdopt)
+			default:
 				p.add(k, "%q is for a static volume, which also has %s and %s, or %s", v, keyPortals, keyIQN, keyOriginPV)
 			}
 		}
 		return nil, fsType, p.err()
+	}
+	if v, ok := attributes[keyTarget]; ok {
+		p.add(keyTarget, "%q is for a volume of nearflash-target, and contradicts %s and %s, and %s; leave it out", v, keyPortals, keyIQN, keyOriginPV)
 	}
 	static := parseCache(p, attributes)
 	static.FormatBlank = p.oneOf(keyFormat, attributes[keyFormat], "false", "true", "false") == "true"
@@ -136,6 +143,7 @@ func parseAdopted(p *problems, attributes map[string]string, fsType string) (*vo
 	}
 	p.oneOf(keyBackend, attributes[keyBackend], backendISCSI, backendISCSI)
 	spec := parseCache(p, attributes)
+	spec.Target = parseTarget(p, attributes)
 	if err := p.err(); err != nil {
 		return nil, "", err
 	}
