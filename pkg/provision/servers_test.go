@@ -214,6 +214,12 @@ func testServersUnrecorded(t *testing.T, _ *rest.Config, f *fixture) {
 	p.wantForeign(t, "on both")
 	p.wantSecond(t, true, iqnA)
 
+	down(p.second)
+	wantNamed(t, p.svc.Delete(t.Context(), p.id), volume.ErrUnavailable, "storage server second")
+	p.second.Step = nil
+	p.wantForeign(t, "the other one down")
+	p.wantSecond(t, true, iqnA)
+
 	p.storage.Evict(p.id)
 	if err := p.storage.Delete(t.Context(), p.id); err != nil {
 		t.Fatal(err)
@@ -228,6 +234,27 @@ func testServersUnrecorded(t *testing.T, _ *rest.Config, f *fixture) {
 			t.Fatal(err)
 		}
 		p.wantSecond(t, false)
+	}
+}
+
+// testServersRemade: a record that was made anew for another server, while the one before was being
+// deleted, takes nothing with it.
+func testServersRemade(t *testing.T, _ *rest.Config, f *fixture) {
+	p := withSecond(f)
+	p.create(t)
+	p.foreign(t)
+	p.read = func() { // behind the look at where it lies
+		p.read = nil
+		p.loseRecord(t)
+		if err := p.client.Create(t.Context(), records.NewObject(p.id, spec())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantError(t, p.svc.Delete(t.Context(), p.id), volume.ErrBusy)
+	p.wantForeign(t, "made anew")
+	p.wantSecond(t, true)
+	if v := p.record(t); v.Deleting || v.Spec.Target != "" {
+		t.Errorf("the record of the default server: %+v", v)
 	}
 }
 
@@ -396,6 +423,19 @@ func testServersParent(t *testing.T, _ *rest.Config, f *fixture) {
 	if _, err := p.svc.Snapshot(t.Context(), s.Handle); err != nil {
 		t.Errorf("the other server's was deleted: %v", err)
 	}
+	p.publish(t, nodeA, 1)
+	h.ID += "2"
+	_, err = p.snapshot(t, h.ID)
+	wantError(t, err, volume.ErrBusy)
+	if err := p.svc.DeleteSnapshot(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	p.wantHold(t, h.ID)
+	h.Target = "second"
+	if err := p.svc.DeleteSnapshot(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	p.wantHold(t, "")
 }
 
 // testServersAccount: a node with another key is admitted anew by the server that has the volume.

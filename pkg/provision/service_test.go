@@ -117,6 +117,7 @@ func TestService(t *testing.T) {
 		"two servers":                      testServers,
 		"one server down":                  testServerDown,
 		"two servers and no record":        testServersUnrecorded,
+		"two servers and another record":   testServersRemade,
 		"two servers adopted":              testServersAdopt,
 		"two servers taken over":           testServersTakeover,
 		"server unknown":                   testServerUnknown,
