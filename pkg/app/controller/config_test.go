@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"flag"
+	"fmt"
 	"io"
 	"maps"
 	"math/big"
@@ -119,8 +120,9 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// awayTarget configures a storage server that is not there.
-func awayTarget(t *testing.T, c *Config) {
+// awayTargets configures two storage servers that are not there, the default one and "second", and
+// returns their addresses.
+func awayTargets(t *testing.T, c *Config) []string {
 	t.Helper()
 	dir := t.TempDir()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -147,4 +149,11 @@ func awayTarget(t *testing.T, c *Config) {
 	c.Target.CertFile = write("cert.pem", "CERTIFICATE", der)
 	c.Target.CAFile = c.Target.CertFile
 	c.Target.KeyFile = write("key.pem", "PRIVATE KEY", keyDER)
+	second := freeAddress(t)
+	c.TargetsFile = filepath.Join(dir, "targets.yaml")
+	text := fmt.Sprintf("[{name: second, address: %q, ca: %q, cert: %q, key: %q}]", second, c.Target.CAFile, c.Target.CertFile, c.Target.KeyFile)
+	if err := os.WriteFile(c.TargetsFile, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return []string{c.Target.Address, second}
 }

@@ -209,6 +209,14 @@ func account(admin *rest.Config) *rest.Config {
 	return config
 }
 
+// block is how a pod uses a raw block volume.
+func block() *csi.VolumeCapability {
+	return &csi.VolumeCapability{
+		AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}},
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+	}
+}
+
 func testStatic(t *testing.T, config *rest.Config, api client.Client) {
 	a := startApp(t, config, func(c *Config) { c.CHAPSecret, c.CHAPUsername = "nearflash-chap", "nearflash" })
 	defer a.end(t)
@@ -227,10 +235,7 @@ func testStatic(t *testing.T, config *rest.Config, api client.Client) {
 		t.Errorf("probe %v, %v", probe, err)
 	}
 	c := csi.NewControllerClient(a.conn)
-	capability := &csi.VolumeCapability{
-		AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}},
-		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
-	}
+	capability := block()
 	_, err = c.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: "pvc-1", VolumeCapabilities: []*csi.VolumeCapability{capability}})
 	if status.Code(err) != codes.InvalidArgument {
 		t.Errorf("create without a storage server: %v, want InvalidArgument", err)
@@ -322,7 +327,8 @@ func setDirty(t *testing.T, api client.Client, state v1alpha1.DirtyState) {
 // testAway wants the controller to be ready, to say what is wrong, and to serve what
 // needs no storage server.
 func testAway(t *testing.T, config *rest.Config, api client.Client) {
-	a := startApp(t, config, func(c *Config) { awayTarget(t, c) })
+	var addresses []string
+	a := startApp(t, config, func(c *Config) { addresses = awayTargets(t, c) })
 	defer a.end(t)
 	a.waitFor(t, "/readyz", http.StatusOK)
 	eventually(t, "the key of accounts is made", func() bool {
@@ -334,9 +340,17 @@ func testAway(t *testing.T, config *rest.Config, api client.Client) {
 		t.Error(err)
 	}
 	a.waitFor(t, "/healthz", http.StatusOK)
-	eventually(t, "a storage server that is away has a metric", func() bool {
-		return strings.Contains(a.scrape(t), `nearflash_storage_server_up{address="`) && strings.Contains(a.scrape(t), `"} 0`)
+	for _, address := range addresses {
+		eventually(t, "a storage server that is away has a metric", func() bool {
+			return strings.Contains(a.scrape(t), `nearflash_storage_server_up{address="`+address+`"} 0`)
+		})
+	}
+	_, err := c.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+		Name: "pvc-2", VolumeCapabilities: []*csi.VolumeCapability{block()}, Parameters: map[string]string{"target": "third"},
 	})
+	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "accepted are no target (the default server), second") {
+		t.Errorf("create on a server that is not configured: %v", err)
+	}
 }
 
 func eventually(t testing.TB, what string, done func() bool) {
