@@ -42,6 +42,28 @@ app.kubernetes.io/component: {{ .component }}
 {{- .Values.target.tls.existingSecret | default (printf "%s-target-client" (include "nearflash.fullname" .)) -}}
 {{- end }}
 
+{{/* Whether there is a storage server, the default one or another: "true" or "". */}}
+{{- define "nearflash.hasServer" -}}
+{{- if or .Values.target.address .Values.targets }}true{{ end }}
+{{- end }}
+
+{{/* The rule of a NetworkPolicy to a storage server, given its address. */}}
+{{- define "nearflash.egressToServer" -}}
+{{- $host := regexReplaceAll ":[0-9]+$" . "" | trimPrefix "[" | trimSuffix "]" -}}
+- ports:
+    - protocol: TCP
+      port: {{ regexFind "[0-9]+$" . }}
+  {{- if contains ":" $host }}
+  to:
+    - ipBlock:
+        cidr: {{ $host }}/128
+  {{- else if regexMatch "^[0-9]+([.][0-9]+){3}$" $host }}
+  to:
+    - ipBlock:
+        cidr: {{ $host }}/32
+  {{- end }}
+{{- end }}
+
 {{/* The secret with the CHAP account for nodes without a key. */}}
 {{- define "nearflash.chapSecret" -}}
 {{- .Values.chap.existingSecret | default (printf "%s-chap" (include "nearflash.fullname" .)) -}}
@@ -49,7 +71,7 @@ app.kubernetes.io/component: {{ .component }}
 
 {{/* Whether the controller makes that secret: "true" or "". */}}
 {{- define "nearflash.chapMade" -}}
-{{- if and .Values.target.address (not .Values.chap.existingSecret) (not .Values.chap.password) }}true{{ end }}
+{{- if and (include "nearflash.hasServer" .) (not .Values.chap.existingSecret) (not .Values.chap.password) }}true{{ end }}
 {{- end }}
 
 {{/* The secret with the key of the controller, of which it derives CHAP accounts: a name of the program's. */}}

@@ -59,7 +59,7 @@ func (c *cluster) testCRDs(t *testing.T) {
 }
 
 func (c *cluster) testDryRun(t *testing.T) {
-	for _, name := range []string{"static", "target", "production", "origins"} {
+	for _, name := range []string{"static", "target", "production", "origins", "targets"} {
 		for _, object := range mustTemplate(t, valuesArgs(name)...) {
 			if err := c.strictCreate(t.Context(), object); err != nil {
 				t.Errorf("values/%s.yaml: %s %s: %v", name, object.GetKind(), object.GetName(), err)

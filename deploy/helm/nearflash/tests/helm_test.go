@@ -34,16 +34,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// inlineTLS are the certificate values of tests/values/target.yaml: of the right
-// form, and good for nothing.
-func inlineTLS() []string {
+// inlineTLS are the certificate values of a storage server, given where they belong in the
+// values: of the right form, and good for nothing.
+func inlineTLS(at string) []string {
 	block := func(kind string) string {
 		return fmt.Sprintf("-----BEGIN %s-----\nnot a real one\n-----END %s-----\n", kind, kind)
 	}
 	return []string{
-		"--set-string", "target.tls.ca=" + block("CERTIFICATE"),
-		"--set-string", "target.tls.cert=" + block("CERTIFICATE"),
-		"--set-string", "target.tls.key=" + block("PRIVATE "+"KEY"),
+		"--set-string", at + ".tls.ca=" + block("CERTIFICATE"),
+		"--set-string", at + ".tls.cert=" + block("CERTIFICATE"),
+		"--set-string", at + ".tls.key=" + block("PRIVATE "+"KEY"),
 	}
 }
 
@@ -115,8 +115,11 @@ func mustTemplate(t *testing.T, args ...string) []*unstructured.Unstructured {
 // valuesArgs are the helm arguments of one file of tests/values.
 func valuesArgs(name string) []string {
 	args := []string{"--values", "values/" + name + ".yaml"}
-	if name == "target" {
-		args = append(args, inlineTLS()...)
+	switch name {
+	case "target":
+		args = append(args, inlineTLS("target")...)
+	case "targets":
+		args = append(args, inlineTLS("targets[1]")...)
 	}
 	return args
 }

@@ -149,7 +149,7 @@ func wantOriginGrants() map[string][]grant {
 }
 
 func TestRBAC(t *testing.T) {
-	for values, grants := range map[string]map[string][]grant{"static": wantGrants(), "origins": withOriginGrants(), "production": withSnapshotGrants(), "target": withAccountGrants()} {
+	for values, grants := range map[string]map[string][]grant{"static": wantGrants(), "origins": withOriginGrants(), "production": withSnapshotGrants(), "target": withAccountGrants(), "targets": withServerGrants()} {
 		t.Run(values, func(t *testing.T) { compareGrants(t, values, grants) })
 	}
 }
@@ -187,6 +187,19 @@ func withAccountGrants() map[string][]grant {
 	all := wantGrants()
 	const role = "Role/nearflash-controller"
 	all[role] = append(all[role], loginKeyGrants()...)
+	return all
+}
+
+// withServerGrants has what the controller takes in the release of targets.yaml: each server's
+// words of itself are in a ConfigMap of its own.
+func withServerGrants() map[string][]grant {
+	all := withAccountGrants()
+	const role = "Role/nearflash-controller"
+	for i, g := range all[role] {
+		if g.resource == "/configmaps nearflash-storage" {
+			all[role][i].resource += " nearflash-storage.archive nearflash-storage.rack-2"
+		}
+	}
 	return all
 }
 

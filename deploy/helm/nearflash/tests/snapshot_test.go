@@ -13,7 +13,7 @@ import (
 )
 
 // snapshotValues are the files of values whose renderings are kept.
-var snapshotValues = []string{"static", "target", "production", "monitoring", "origins"}
+var snapshotValues = []string{"static", "target", "production", "monitoring", "origins", "targets"}
 
 // TestSnapshots compares what the chart renders with the committed renderings,
 // so that a change of a manifest shows in review. With SNAPSHOTS_OUT, a folder, it
