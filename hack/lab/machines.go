@@ -17,7 +17,7 @@ func newExec(o *options) *cobra.Command {
 	var r agentapi.ExecRequest
 	cmd := &cobra.Command{
 		Use:   "exec NODE -- COMMAND...",
-		Short: "Run a command as root in a guest (node-a, node-b or storage)",
+		Short: "Run a command as root in a guest (node-a, node-b, storage, or another storage server that the lab has)",
 		Long: `Standard input is passed on, unless it is a terminal. The exit status is the
 command's. When this program is interrupted, the command is killed.`,
 		Args: cobra.MinimumNArgs(2),

@@ -56,6 +56,7 @@ it started is ended.`,
 	f.IntVar(&up.Sizes.StorageMemoryMiB, "storage-memory", 1024, "memory of the storage server in MiB")
 	f.DurationVar(&up.Sizes.StorageDelay, "storage-delay", 2*time.Millisecond, "latency of the storage server's network")
 	f.BoolVar(&up.StoragePair, "storage-pair", false, "two storage servers with one disk, in a new lab: storage is active, storage-b stands by")
+	f.BoolVar(&up.SecondStorage, "second-storage", false, "one more storage server, storage-2, in a new lab: classes choose it with target: second")
 	f.BoolVar(&up.WithoutISCSID, "without-iscsid", false, "nodes without open-iscsi's daemon, in a new lab: the chart brings one")
 	f.DurationVar(&limit, "timeout", 45*time.Minute, "give up after this time; building everything for the first time takes most of it")
 	return cmd

@@ -14,6 +14,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/nearflash/nearflash/hack/lab/internal/driver"
 	"github.com/nearflash/nearflash/hack/lab/internal/pki"
 	"github.com/nearflash/nearflash/hack/lab/internal/plan"
 )
@@ -120,7 +121,7 @@ func TestChartValues(t *testing.T) {
 	if err := yaml.Unmarshal(b, &defaults); err != nil {
 		t.Fatal(err)
 	}
-	s := state{Origin: &Origin{}, WithoutISCSID: true}
+	s := state{Origin: &Origin{}, WithoutISCSID: true, SecondStorage: true}
 	values := chartValues(s, "ca", "cert", "key", []string{"a.1.tar"})
 	for key := range values {
 		if _, known := defaults[key]; !known {
@@ -180,6 +181,69 @@ func TestControlSpecs(t *testing.T) {
 				t.Errorf("%s has a key among its arguments", name)
 			}
 		}
+	}
+}
+
+// TestSecondStorage: the second server is a guest of a lab that was made with it, and serves under
+// its own name, address and certificate.
+func TestSecondStorage(t *testing.T) {
+	l := newTestLab(t, "second")
+	if err := pki.Write(l.Paths.PKI()); err != nil {
+		t.Fatal(err)
+	}
+	second := plan.Second()
+	if _, err := (state{}).find(second.Name); !errors.Is(err, plan.ErrUnknownNode) {
+		t.Errorf("a lab without it: error %v, want %v", err, plan.ErrUnknownNode)
+	}
+	s := state{SecondStorage: true}
+	if n, err := s.find(second.Name); err != nil || !slices.Contains(s.nodes(), n) || slices.Contains(s.nodes(), plan.Spare()) {
+		t.Errorf("found %+v, %v, guests %v", n, err, s.nodes())
+	}
+	seen := map[string]bool{}
+	for _, n := range []plan.Node{plan.Storage(), second} {
+		cfg, err := l.guestConfig(s, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var values struct{ Listen, ServerID string }
+		if err := json.Unmarshal(cfg.Storage.Files[targetConfig], &values); err != nil {
+			t.Fatal(err)
+		}
+		if values.Listen != n.IP+":9443" || cfg.Services[0].Address != values.Listen || values.ServerID != n.Name {
+			t.Errorf("%s serves at %s as %s, and is waited for at %s", n.Name, values.Listen, values.ServerID, cfg.Services[0].Address)
+		}
+		for _, own := range []string{l.guestDisk(n), string(cfg.Storage.Files[driver.CertFile])} {
+			if seen[own] {
+				t.Errorf("%s has what the other one has: %.40s", n.Name, own)
+			}
+			seen[own] = true
+		}
+	}
+}
+
+func TestUpOptions(t *testing.T) {
+	one := state{Complete: true}
+	for name, tc := range map[string]struct {
+		o    UpOptions
+		s    state
+		want string
+	}{
+		"new":                     {o: UpOptions{SecondStorage: true}},
+		"again":                   {o: UpOptions{SecondStorage: true}, s: state{Complete: true, SecondStorage: true}},
+		"not named again":         {s: state{Complete: true, SecondStorage: true}},
+		"left by a killed up":     {o: UpOptions{StoragePair: true}, s: state{SecondStorage: true}},
+		"a pair and a second one": {o: UpOptions{SecondStorage: true, StoragePair: true}, want: "for two labs"},
+		"a second one of a pair":  {o: UpOptions{SecondStorage: true}, s: state{Complete: true, StoragePair: true}, want: "for two labs"},
+		"too late for a second":   {o: UpOptions{SecondStorage: true}, s: one, want: "a second one is made with a new lab"},
+		"too late for a pair":     {o: UpOptions{StoragePair: true}, s: one, want: "a pair is made with a new lab"},
+		"too late for no iscsid":  {o: UpOptions{WithoutISCSID: true}, s: one, want: "have an iscsid"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := tc.o.check("x", tc.s)
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+		})
 	}
 }
 

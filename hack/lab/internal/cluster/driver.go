@@ -276,6 +276,9 @@ func chartValues(s state, ca, cert, key string, images []string) driver.M {
 	maps.Copy(values["node"].(driver.M), driver.M{"udevRule": true, "podAnnotations": roll})
 	values["controller"] = driver.M{"podAnnotations": roll}
 	values["snapshots"] = driver.M{"enabled": true, "groups": true}
+	if s.SecondStorage {
+		values["targets"] = []driver.M{driver.NamedTarget(plan.SecondName, plan.Second().IP, ca, cert, key)}
+	}
 	if s.WithoutISCSID {
 		values["node"].(driver.M)["iscsid"] = driver.M{"run": "own"}
 	}

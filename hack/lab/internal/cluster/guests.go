@@ -122,7 +122,7 @@ func (l *Lab) guestConfig(s state, n plan.Node) (agentapi.Config, error) {
 		cfg.Storage, err = l.storageConfig(s, n)
 		cfg.Services = []agentapi.Service{{
 			Name: targetProgram, Argv: []string{filepath.Join(agentapi.ShareDir, targetProgram), "--config", targetConfig, "--v=2"},
-			Env: []string{faultEnv + "=" + FaultDir}, Address: fmt.Sprintf("%s:%d", s.targetIP(), plan.TargetPort), Stopped: s.StoragePair,
+			Env: []string{faultEnv + "=" + FaultDir}, Address: fmt.Sprintf("%s:%d", s.serverOf(n).ip, plan.TargetPort), Stopped: s.StoragePair,
 		}}
 	}
 	return cfg, err
@@ -145,18 +145,29 @@ func (l *Lab) workerConfig(s state, n plan.Node) (*agentapi.Worker, error) {
 	return w, err
 }
 
+// server is a storage server: where it is reached, its own name, and its certificate's.
+type server struct{ ip, name, pair string }
+
+// serverOf is the storage server that a guest is, or, of a pair, may be.
+func (s state) serverOf(n plan.Node) server {
+	if n == plan.Second() {
+		return server{ip: n.IP, name: n.Name, pair: pki.TargetServer2}
+	}
+	return server{ip: s.targetIP(), name: plan.Storage().Name, pair: pki.TargetServer}
+}
+
 func (l *Lab) storageConfig(s state, n plan.Node) (*agentapi.Storage, error) {
-	dir := l.Paths.PKI()
+	dir, server := l.Paths.PKI(), s.serverOf(n)
 	var cert, key, ca []byte
 	err := readFiles(map[string]*[]byte{
-		pki.Cert(dir, pki.TargetServer): &cert,
-		pki.Key(dir, pki.TargetServer):  &key,
-		pki.Cert(dir, pki.TargetCA):     &ca,
+		pki.Cert(dir, server.pair):  &cert,
+		pki.Key(dir, server.pair):   &key,
+		pki.Cert(dir, pki.TargetCA): &ca,
 	})
 	if err != nil {
 		return nil, err
 	}
-	values := driver.TargetConfiguration(s.targetIP(), plan.Storage().Name, plan.VolumeGroup)
+	values := driver.TargetConfiguration(server.ip, server.name, plan.VolumeGroup)
 	if s.StoragePair {
 		values["stateVolume"] = agentapi.StateVolume
 	}

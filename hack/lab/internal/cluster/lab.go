@@ -90,6 +90,8 @@ type state struct {
 	Sizes Sizes             `json:"sizes"`
 	// StoragePair is set when there are two storage servers with one disk.
 	StoragePair bool `json:"storagePair,omitempty"`
+	// SecondStorage is set when there is a storage server with a name beside the default one.
+	SecondStorage bool `json:"secondStorage,omitempty"`
 	// WithoutISCSID is set when no iscsid runs on the workers.
 	WithoutISCSID bool `json:"withoutISCSID,omitempty"`
 	// Complete is set when everything was started once. A lab without it is what
@@ -103,7 +105,16 @@ type state struct {
 }
 
 // nodes are the guests of the lab.
-func (s state) nodes() []plan.Node { return plan.AllNodes(s.StoragePair) }
+func (s state) nodes() []plan.Node {
+	nodes := plan.Nodes()
+	if s.StoragePair {
+		nodes = append(nodes, plan.Spare())
+	}
+	if s.SecondStorage {
+		nodes = append(nodes, plan.Second())
+	}
+	return nodes
+}
 
 // find returns the guest of that name; [plan.ErrUnknownNode] also for one that this lab has not.
 func (s state) find(name string) (plan.Node, error) {
@@ -111,10 +122,13 @@ func (s state) find(name string) (plan.Node, error) {
 	if err == nil && n == plan.Spare() && !s.StoragePair {
 		return plan.Node{}, fmt.Errorf("%w: the lab has no %s: `up --storage-pair`", plan.ErrUnknownNode, name)
 	}
+	if err == nil && n == plan.Second() && !s.SecondStorage {
+		return plan.Node{}, fmt.Errorf("%w: the lab has no %s: `up --second-storage`", plan.ErrUnknownNode, name)
+	}
 	return n, err
 }
 
-// targetIP is where the storage server is reached.
+// targetIP is where the default storage server is reached.
 func (s state) targetIP() string {
 	if s.StoragePair {
 		return plan.PairIP

@@ -43,8 +43,30 @@ type UpOptions struct {
 	Origin *Origin
 	// StoragePair gives a new lab two storage servers with one disk, of which one is active.
 	StoragePair bool
+	// SecondStorage gives a new lab a storage server with a name beside the default one.
+	SecondStorage bool
 	// WithoutISCSID gives a new lab workers on which no iscsid runs, and no initiator name is.
 	WithoutISCSID bool
+}
+
+// check refuses what cannot be together, and what a lab that is complete cannot become.
+func (o UpOptions) check(id string, s state) error {
+	if !s.Complete {
+		s = state{} // it goes, and a new one is made
+	}
+	switch {
+	case (o.StoragePair || s.StoragePair) && (o.SecondStorage || s.SecondStorage):
+		return fmt.Errorf("lab %s: a pair of storage servers and a second one are for two labs", id)
+	case !s.Complete:
+		return nil
+	case o.StoragePair && !s.StoragePair:
+		return fmt.Errorf("lab %s has one storage server: a pair is made with a new lab", id)
+	case o.SecondStorage && !s.SecondStorage:
+		return fmt.Errorf("lab %s has one storage server: a second one is made with a new lab", id)
+	case o.WithoutISCSID && !s.WithoutISCSID:
+		return fmt.Errorf("the nodes of lab %s have an iscsid: those without are made with a new lab", id)
+	}
+	return nil
 }
 
 // Up brings the lab up: on return both nodes are Ready and the driver, if asked
@@ -64,11 +86,8 @@ func (l *Lab) Up(ctx context.Context, o UpOptions) error {
 	if l.Checkout == "" {
 		return fmt.Errorf("%w, and the working folder is in no checkout to make it from", ErrNotUp)
 	}
-	if err == nil && s.Complete && o.StoragePair && !s.StoragePair {
-		return fmt.Errorf("lab %s has one storage server: a pair is made with a new lab", l.ID)
-	}
-	if err == nil && s.Complete && o.WithoutISCSID && !s.WithoutISCSID {
-		return fmt.Errorf("the nodes of lab %s have an iscsid: those without are made with a new lab", l.ID)
+	if err := o.check(l.ID, s); err != nil {
+		return err
 	}
 	if s.Origin == nil {
 		s.Origin = o.Origin
@@ -106,7 +125,7 @@ func (l *Lab) create(ctx context.Context, parts Parts, o UpOptions) error {
 	if err := os.MkdirAll(l.Paths.Root, 0o700); err != nil {
 		return fmt.Errorf("state folder: %w", err)
 	}
-	s := state{Checkout: l.Checkout, Token: token, Kernel: parts.Kernel, NodeBase: parts.NodeBase, Bin: parts.Bin, Sizes: o.Sizes, Origin: o.Origin, StoragePair: o.StoragePair, WithoutISCSID: o.WithoutISCSID}
+	s := state{Checkout: l.Checkout, Token: token, Kernel: parts.Kernel, NodeBase: parts.NodeBase, Bin: parts.Bin, Sizes: o.Sizes, Origin: o.Origin, StoragePair: o.StoragePair, SecondStorage: o.SecondStorage, WithoutISCSID: o.WithoutISCSID}
 	if err := l.save(s); err != nil {
 		return err
 	}

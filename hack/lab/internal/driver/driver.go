@@ -38,7 +38,7 @@ func ChartValues(address, ca, cert, key string) M {
 	return M{
 		"logLevel": 4,
 		"images":   plan.Sidecars(),
-		"target":   M{"address": hostPort(address, plan.TargetPort), "tls": M{"ca": ca, "cert": cert, "key": key}},
+		"target":   server(address, ca, cert, key),
 		"storageClasses": []M{
 			{"name": "nearflash", "default": true, "parameters": M{
 				"backend": "iscsi", "cacheMode": "writethrough", "cacheSize": "1Gi",
@@ -48,6 +48,17 @@ func ChartValues(address, ca, cert, key string) M {
 			}},
 		},
 	}
+}
+
+// NamedTarget is an entry of the chart's targets: a storage server with a name and this address.
+func NamedTarget(name, address, ca, cert, key string) M {
+	target := server(address, ca, cert, key)
+	target["name"] = name
+	return target
+}
+
+func server(address, ca, cert, key string) M {
+	return M{"address": hostPort(address, plan.TargetPort), "tls": M{"ca": ca, "cert": cert, "key": key}}
 }
 
 func hostPort(address string, port int) string { return fmt.Sprintf("%s:%d", address, port) }

@@ -22,6 +22,7 @@ const (
 	Origin            = "origin" // the controller of an origin driver
 	TargetCA          = "target-ca"
 	TargetServer      = "target-server"
+	TargetServer2     = "target-server-2" // the second storage server's
 	TargetClient      = "target-client"
 )
 
@@ -106,9 +107,10 @@ func clusterSubjects() map[string]Subject {
 // targetSubjects are the certificates for the storage server's mutual TLS.
 func targetSubjects() map[string]Subject {
 	out := map[string]Subject{TargetClient: {Name: TargetClientName, Client: true}}
-	n := plan.Storage()
+	n, second := plan.Storage(), plan.Second()
 	// One certificate serves both of a pair, which have one address.
 	out[TargetServer] = Subject{Name: n.Name, Server: true, IPs: []string{n.IP, plan.PairIP}, DNS: []string{n.Name}}
+	out[TargetServer2] = Subject{Name: second.Name, Server: true, IPs: []string{second.IP}, DNS: []string{second.Name}}
 	return out
 }
 

@@ -41,6 +41,8 @@ func TestWrite(t *testing.T) {
 		"admin":                                   {CAName, Admin, "", x509.ExtKeyUsageClientAuth, true},
 		"kubelet serving":                         {CAName, KubeletServer("node-b"), "10.88.0.12", x509.ExtKeyUsageServerAuth, true},
 		"storage server":                          {TargetCA, TargetServer, "10.88.0.20", x509.ExtKeyUsageServerAuth, true},
+		"second storage server":                   {TargetCA, TargetServer2, "10.88.0.22", x509.ExtKeyUsageServerAuth, true},
+		"second storage server as the first":      {TargetCA, TargetServer2, "10.88.0.20", x509.ExtKeyUsageServerAuth, false},
 		"storage client":                          {TargetCA, TargetClient, "", x509.ExtKeyUsageClientAuth, true},
 		"cluster admin towards the storage":       {TargetCA, Admin, "", x509.ExtKeyUsageClientAuth, false},
 		"storage client certificate as a server":  {TargetCA, TargetClient, "", x509.ExtKeyUsageServerAuth, false},

@@ -40,6 +40,8 @@ const (
 	ThinPool    = "pool"
 	// PairIP is the one address of a pair of storage servers, which is on the active one.
 	PairIP = "10.88.0.25"
+	// SecondName is the name of [Second] in the chart's values.
+	SecondName = "second"
 	// SecondDisk is every guest's disk: a worker's SSD, the storage node's store.
 	SecondDisk = "/dev/ubdb"
 )
@@ -87,13 +89,13 @@ func Spare() Node {
 	return Node{Name: "storage-b", Role: RoleStorage, IP: "10.88.0.21", MAC: "02:88:00:00:00:15", Tap: "tap-t"}
 }
 
-// AllNodes returns the guests of a lab, with a pair of storage servers or without.
-func AllNodes(pair bool) []Node {
-	if !pair {
-		return Nodes()
-	}
-	return append(Nodes(), Spare())
+// Second is a storage server of its own beside [Storage], with a disk of its own.
+func Second() Node {
+	return Node{Name: "storage-2", Role: RoleStorage, IP: "10.88.0.22", MAC: "02:88:00:00:00:16", Tap: "tap-u"}
 }
+
+// AllNodes returns every guest that a lab may have.
+func AllNodes() []Node { return append(Nodes(), Spare(), Second()) }
 
 // Workers returns the guests with a kubelet.
 func Workers() []Node {
@@ -119,7 +121,7 @@ func Storage() Node {
 // FindNode returns the guest of that name, or [ErrUnknownNode].
 func FindNode(name string) (Node, error) {
 	var names []string
-	for _, n := range AllNodes(true) {
+	for _, n := range AllNodes() {
 		if n.Name == name {
 			return n, nil
 		}

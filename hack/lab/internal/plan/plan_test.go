@@ -50,8 +50,8 @@ func TestResolveID(t *testing.T) {
 func TestAddressPlan(t *testing.T) {
 	bridge := netip.MustParsePrefix(HostIP + "/24").Masked()
 	pods := netip.MustParsePrefix(PodRange)
-	seen := map[string]string{HostIP: "host"}
-	for _, n := range Nodes() {
+	seen := map[string]string{HostIP: "host", PairIP: "pair"}
+	for _, n := range AllNodes() {
 		for _, key := range []string{n.IP, n.MAC, n.Tap, n.PodCIDR} {
 			if other, dup := seen[key]; dup && key != "" {
 				t.Errorf("%s and %s share %s", n.Name, other, key)
