@@ -56,6 +56,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 			"kubectl create secret":                        {instead: "kubectl create secret generic nearflash-target-client -n nearflash --from-file=ca.crt=ca.crt --from-file=tls.crt=client.crt --from-file=tls.key=client.key --dry-run=client", why: "the driver has its own"},
 			"kubectl create secret generic nearflash-chap": {}, // it is rotated indeed
 			"helm upgrade --install":                       {left: "the driver is installed; docs/how-to/uninstall.md installs it again"},
+			"helm upgrade nearflash":                       {left: "the lab has one storage server; the specs labelled second-storage use two"},
 			"kubectl delete secret": {after: func(ctx context.Context) { // the controller makes another one
 				key := client.ObjectKey{Namespace: k.Namespace, Name: keeper.SecretName}
 				Eventually(ctx, func() error { return k.API.Get(ctx, key, &corev1.Secret{}) }).WithTimeout(soon).Should(Succeed())
