@@ -3,6 +3,8 @@ package charttest
 import (
 	"flag"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -41,8 +43,8 @@ func TestFlags(t *testing.T) {
 				flags.SetOutput(io.Discard)
 				klog.InitFlags(flags)
 				cfg.AddFlags(flags)
-				// What kubelet does with the variables of the environment.
-				args := strings.NewReplacer("$(NODE_NAME)", "node-a", "$(NODE_IP)", "192.0.2.1", "$(NODE_IPS)", "192.0.2.1,2001:db8::1", "$(NAMESPACE)", namespace).Replace(strings.Join(c.Args, "\n"))
+				// What kubelet does with the variables of the environment, and with a ConfigMap.
+				args := strings.NewReplacer("--targets=/etc/nearflash/targets", "--targets="+targetsFolder(t, name), "$(NODE_NAME)", "node-a", "$(NODE_IP)", "192.0.2.1", "$(NODE_IPS)", "192.0.2.1,2001:db8::1", "$(NAMESPACE)", namespace).Replace(strings.Join(c.Args, "\n"))
 				if err := flags.Parse(strings.Split(args, "\n")); err != nil {
 					t.Errorf("%s: %v", c.Name, err)
 				} else if err := cfg.Validate(); err != nil {
@@ -54,6 +56,20 @@ func TestFlags(t *testing.T) {
 			}
 		})
 	}
+}
+
+// targetsFolder is what the controller sees at /etc/nearflash/targets.
+func targetsFolder(t *testing.T, name string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if object := find(mustTemplate(t, valuesArgs(name)...), "ConfigMap", "nearflash-targets"); object != nil {
+		for file, text := range convert[corev1.ConfigMap](t, object).Data {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return dir
 }
 
 // containers returns those of all rendered workloads.

@@ -137,7 +137,7 @@ func TestBadTargets(t *testing.T) {
 	}{
 		"the same name":         {secondServer("--set", "targets[1].name=second", "--set", "targets[1].address=b:1", "--set", "targets[1].tls.existingSecret=z"), "two entries have the name second"},
 		"the same address":      {secondServer("--set", "targets[1].name=third", "--set", "targets[1].address=192.0.2.8:9443", "--set", "targets[1].tls.existingSecret=z"), "third has the address 192.0.2.8:9443, which another storage server has"},
-		"the default's address": {secondServer("--set", "target.address=192.0.2.8:9443", "--set", "target.tls.existingSecret=x"), "second has the address 192.0.2.8:9443, which another storage server has"},
+		"the default's address": {secondServer("--set", "target.address=Storage:9443", "--set", "target.tls.existingSecret=x", "--set", "targets[0].address=storage:9443"), "second has the address storage:9443, which another storage server has"},
 		"no certificate":        {[]string{"--set", "targets[0].name=second", "--set", "targets[0].address=b:1"}, "give second tls.existingSecret, or all of"},
 		"half of them":          {secondServer("--set", "targets[0].tls.existingSecret=", "--set-string", "targets[0].tls.ca=-----BEGIN CERTIFICATE-----"), "give second tls.existingSecret, or all of"},
 		"no name":               {[]string{"--set", "targets[0].address=b:1"}, "'/targets/0': missing property 'name'"},

@@ -27,16 +27,16 @@
 {{/* Fails for what no controller would start with. */}}
 {{- define "nearflash.checkTargets" -}}
 {{- $names := list }}
-{{- $addresses := compact (list .Values.target.address) }}
+{{- $addresses := compact (list (lower .Values.target.address)) }}
 {{- range .Values.targets }}
 {{- if has .name $names }}
 {{- fail (printf "targets: two entries have the name %s: each storage server needs a name of its own" .name) }}
 {{- end }}
-{{- if has .address $addresses }}
+{{- if has (lower .address) $addresses }}
 {{- fail (printf "targets: %s has the address %s, which another storage server has too: a server has one name" .name .address) }}
 {{- end }}
 {{- $names = append $names .name }}
-{{- $addresses = append $addresses .address }}
+{{- $addresses = append $addresses (lower .address) }}
 {{- $tls := .tls | default dict }}
 {{- if not (or $tls.existingSecret (and $tls.ca $tls.cert $tls.key)) }}
 {{- fail (printf "targets: give %s tls.existingSecret, or all of tls.ca, tls.cert and tls.key" .name) }}
