@@ -29,9 +29,9 @@ test-full: test-unit model-deep test-stock-smoke ## Rings 1 to 3 at their longes
 	MATRIX=whole hack/kernel-ring.sh
 	RUN='^TestKernelCampaign$$' DISASTERS=200 LIMIT=3h hack/kernel-ring.sh
 	RUN='^TestKernelCampaignOrigin$$' DISASTERS=100 LIMIT=3h hack/kernel-ring.sh
-	CEPH_CSI_SRC= LABELS='!bench && !origin-ceph && !ceph-csi && !upgrade-first && !storage-pair && !own-iscsid && !origin-zones' DISASTERS=100 TIMEOUT=8h hack/cluster-ring.sh
+	CEPH_CSI_SRC= LABELS='!bench && !origin-ceph && !ceph-csi && !upgrade-first && !storage-pair && !second-storage && !own-iscsid && !origin-zones' DISASTERS=100 TIMEOUT=8h hack/cluster-ring.sh
 	CEPH_CSI_SRC= LABELS='!bench && origin-ceph' hack/cluster-ring.sh
-	$(MAKE) test-storage-pair test-own-iscsid test-origin-zones
+	$(MAKE) test-storage-pair test-second-storage test-own-iscsid test-origin-zones
 	hack/upstream-ring.sh
 
 .PHONY: verify
@@ -122,6 +122,10 @@ e2e-origin-ceph: ## Caches over the block devices of a real Ceph, measured too; 
 .PHONY: test-storage-pair
 test-storage-pair: ## Failover of two storage servers with one disk, on a lab of its own.
 	LABELS=storage-pair hack/cluster-ring.sh
+
+.PHONY: test-second-storage
+test-second-storage: ## Volumes on two storage servers, each of which is off for a while, on a lab of its own.
+	LABELS=second-storage hack/cluster-ring.sh
 
 .PHONY: test-origin-zones
 test-origin-zones: ## Volumes over disks of two zones, on a lab of its own.

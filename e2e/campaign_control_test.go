@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/e2e/cluster"
 )
 
 // The kinds of disaster of the lab's campaign that come from the control plane and
@@ -104,7 +105,7 @@ func etcdRestored(ctx context.Context, w *witness) error {
 		return err
 	}
 	// So that the backup is older than the epoch, as one of an hour ago is.
-	if err := swapEpoch(ctx); err != nil {
+	if err := swapEpoch(ctx, cluster.StorageMachine); err != nil {
 		return err
 	}
 	before, node := w.pod, w.node

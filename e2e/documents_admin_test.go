@@ -118,7 +118,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 			"kubectl nearflash doctor": {
 				before: func(ctx context.Context) {
 					if len(finds) == 1 {
-						Expect(awaitRefused(ctx)).To(Succeed())
+						Expect(awaitRefused(ctx, cluster.StorageMachine)).To(Succeed())
 					}
 				},
 				instead: "kubectl nearflash doctor && exit 1 || true", why: "it finds errors, which is its exit status",

@@ -78,7 +78,7 @@ func awaitNothingLeft(ctx context.Context, timeout time.Duration) error {
 // awaitNone waits until pick finds nothing on the machines.
 func awaitNone(ctx context.Context, timeout time.Duration, pick func([]hoststate.Item) []hoststate.Item) error {
 	err := cluster.AwaitEvery(ctx, 2*time.Second, timeout, func(ctx context.Context) (string, error) {
-		items, err := hoststate.All(ctx, k.Host, k.Workers, cluster.StorageMachine)
+		items, err := hoststate.All(ctx, k.Host, k.Workers, servers)
 		if err != nil {
 			return "", err
 		}

@@ -120,7 +120,7 @@ var _ = Describe("A cluster whose objects were lost", Label("crash", "recover", 
 		w.steps = map[string]step{
 			"helm install": {after: func(ctx context.Context) { Expect(k.AwaitDriver(ctx, late)).To(Succeed()) }},
 			"kubectl nearflash doctor": {
-				before:  func(ctx context.Context) { Expect(awaitRefused(ctx)).To(Succeed()) },
+				before:  func(ctx context.Context) { Expect(awaitRefused(ctx, cluster.StorageMachine)).To(Succeed()) },
 				instead: "(kubectl nearflash doctor || true) | grep 'has refused this cluster'", why: "it finds errors, which is its exit status",
 			},
 			"kubectl nearflash takeover": {after: func(ctx context.Context) {

@@ -21,6 +21,9 @@ var k *cluster.Cluster
 // nodeA and nodeB are two workers with a pool each; BeforeSuite sets them.
 var nodeA, nodeB string
 
+// servers are the machines that are storage servers; BeforeSuite sets them.
+var servers []string
+
 // Limits of waiting. They only bound a failing spec: nothing is asserted about
 // how long anything takes.
 const (
@@ -45,6 +48,10 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	Expect(err).NotTo(HaveOccurred())
 	Expect(len(k.Workers)).To(BeNumerically(">=", 2), "workers with the driver: %v", k.Workers)
 	nodeA, nodeB = k.Workers[0], k.Workers[1]
+	servers = []string{cluster.StorageMachine}
+	if hasSecond(ctx) {
+		servers = append(servers, secondServer.machine)
+	}
 }, NodeTimeout(5*time.Minute))
 
 // What crashes machines, cuts networks or counts on a kernel for each node has the

@@ -33,12 +33,12 @@ var _ = Describe("A cluster whose etcd was restored", Label("crash", "takeover",
 		By("restoring a backup that is older than the storage server's epoch")
 		Expect(k.Lab.SaveEtcd(ctx, backup)).To(Succeed())
 		Expect(recovered(ctx)).To(Succeed())
-		Expect(swapEpoch(ctx)).To(Succeed())
+		Expect(swapEpoch(ctx, cluster.StorageMachine)).To(Succeed())
 		Expect(k.Lab.RestoreEtcd(ctx, backup)).To(Succeed())
 		Expect(recovered(ctx)).To(Succeed())
 
 		By("being refused")
-		Expect(awaitRefused(ctx)).To(Succeed())
+		Expect(awaitRefused(ctx, cluster.StorageMachine)).To(Succeed())
 		out, _, status, err := plugin(ctx, "doctor")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(status).To(Equal(1))
@@ -57,26 +57,26 @@ var _ = Describe("A cluster whose etcd was restored", Label("crash", "takeover",
 	}, NodeTimeout(specLimit))
 })
 
-// epochRecord reads what the cluster knows of its storage server's epoch, and under
-// which name it keeps that.
-func epochRecord(ctx context.Context) (*corev1.ConfigMap, string, epoch.Record, error) {
+// epochRecord reads what the cluster knows of a storage server's epoch. It keeps that under the
+// server's own name, which is its machine's.
+func epochRecord(ctx context.Context, server string) (*corev1.ConfigMap, epoch.Record, error) {
 	obj := &corev1.ConfigMap{}
 	if err := k.API.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: epoch.RecordName}, obj); err != nil {
-		return nil, "", epoch.Record{}, err
+		return nil, epoch.Record{}, err
 	}
-	for server := range obj.Data {
-		rec, err := epoch.Decode(obj, server)
-		return obj, server, rec, err
+	if obj.Data[server] == "" {
+		return nil, epoch.Record{}, fmt.Errorf("%s has no storage server %s", epoch.RecordName, server)
 	}
-	return nil, "", epoch.Record{}, fmt.Errorf("%s has no storage server", epoch.RecordName)
+	rec, err := epoch.Decode(obj, server)
+	return obj, rec, err
 }
 
-// swapEpoch makes the controller put another epoch on the storage server, which it does
+// swapEpoch makes the controller put another epoch on a storage server, which it does
 // when its record is not as it has left it.
-func swapEpoch(ctx context.Context) error {
+func swapEpoch(ctx context.Context, server string) error {
 	before := ""
 	return cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
-		obj, server, rec, err := epochRecord(ctx)
+		obj, rec, err := epochRecord(ctx, server)
 		if err != nil {
 			return err.Error(), nil
 		}
@@ -97,10 +97,10 @@ func swapEpoch(ctx context.Context) error {
 	})
 }
 
-// awaitRefused waits until the controller has met another epoch on the storage server.
-func awaitRefused(ctx context.Context) error {
+// awaitRefused waits until the controller has met another epoch on a storage server.
+func awaitRefused(ctx context.Context, server string) error {
 	return cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
-		_, _, rec, err := epochRecord(ctx)
+		_, rec, err := epochRecord(ctx, server)
 		if err != nil {
 			return err.Error(), nil
 		}
@@ -113,7 +113,7 @@ func awaitRefused(ctx context.Context) error {
 
 // takeOver is what an administrator does after etcd was restored.
 func takeOver(ctx context.Context) error {
-	if err := awaitRefused(ctx); err != nil {
+	if err := awaitRefused(ctx, cluster.StorageMachine); err != nil {
 		return err
 	}
 	_, err := shown(ctx, "takeover", "--accept-cutoff")

@@ -98,6 +98,7 @@ part() {
   if [[ -n $zones ]]; then up+=(--origin-zones "$zones"); fi
   # Other specs count on a server that comes back by itself.
   if ! selected "($labels) && !storage-pair" "$1"; then up+=(--storage-pair); fi
+  if ! selected "($labels) && !second-storage" "$1"; then up+=(--second-storage); fi
   if [[ ${OWN_ISCSID:-} == true ]]; then up+=(--without-iscsid); fi
   run "${lab[@]}" "${up[@]}"
   export NEARFLASH_LAB="$PWD/$out/lab"

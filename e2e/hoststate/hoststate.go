@@ -86,16 +86,15 @@ func parse(machine, out string) []Item {
 	return items
 }
 
-// All lists what is on several workers, and on a storage server unless that name
-// is empty.
-func All(ctx context.Context, r Runner, workers []string, storage string) ([]Item, error) {
+// All lists what is on several workers, and on storage servers.
+func All(ctx context.Context, r Runner, workers, servers []string) ([]Item, error) {
 	var items []Item
-	if storage != "" {
-		more, err := Storage(ctx, r, storage)
+	for _, s := range servers {
+		more, err := Storage(ctx, r, s)
 		if err != nil {
 			return nil, err
 		}
-		items = more
+		items = append(items, more...)
 	}
 	for _, w := range workers {
 		more, err := Node(ctx, r, w)

@@ -363,9 +363,9 @@ func (d *demo) awaitGone(ctx context.Context) error {
 	for _, v := range made {
 		words = append(words, hoststate.Words(v.Handle, v.PV)...)
 	}
-	storage := ""
+	var servers []string
 	if d.Lab != nil {
-		storage = cluster.StorageMachine
+		servers = []string{cluster.StorageMachine}
 	}
 	err := cluster.AwaitEvery(ctx, time.Second, waitLimit, func(ctx context.Context) (string, error) {
 		for _, v := range made {
@@ -373,7 +373,7 @@ func (d *demo) awaitGone(ctx context.Context) error {
 				return pending, err
 			}
 		}
-		items, err := hoststate.All(ctx, d.Host, d.Workers, storage)
+		items, err := hoststate.All(ctx, d.Host, d.Workers, servers)
 		if err != nil {
 			return "", err
 		}
