@@ -53,7 +53,7 @@ var _ = Describe("The alerts about volumes", Label("alerts", "metrics", "lab", "
 		spec := volumeSpec{name: "dirty", mode: v1alpha1.CacheModeWriteback, kind: block, size: "128Mi", cacheSize: "100%"}
 		dirty, err := s.volume(ctx, spec)
 		Expect(err).NotTo(HaveOccurred())
-		spec.name, spec.parameters = "limited", map[string]string{"maxDirtyBytes": "4Mi"}
+		spec.name, spec.parameters = "limited", map[string]string{"maxDirtyBytes": "16Mi"}
 		limited, err := s.volume(ctx, spec)
 		Expect(err).NotTo(HaveOccurred())
 		for _, v := range []*vol{dirty, limited} {
