@@ -84,14 +84,16 @@ var _ = Describe("The alerts about volumes", Label("alerts", "metrics", "lab", "
 		Expect(read.start(ctx, nodeA)).To(Succeed())
 		_, err = read.write(ctx, 0, 256)
 		Expect(err).NotTo(HaveOccurred())
-		reads := func(offset, size string) string {
-			return fmt.Sprintf("--rw=randread --offset=%s --size=%s --rate_iops=300", offset, size)
+		reads := func(ctx context.Context, offset, size string, seconds int) error { // of all places as often
+			_, err := read.run(ctx, fmt.Sprintf("fio --name=reads --filename=%s --rw=randread --offset=%s --size=%s --rate_iops=300 --bs=4k --direct=1"+
+				" --ioengine=libaio --iodepth=4 --time_based --runtime=%d --minimal >/dev/null", read.path(), offset, size, seconds))
+			return err
 		}
-		Expect(read.work4k(ctx, reads("0", "16Mi"), 150)).To(Succeed())
+		Expect(reads(ctx, "0", "16Mi", 150)).To(Succeed())
 		working, stop := context.WithCancel(ctx)
 		defer stop()
 		done := make(chan error, 1)
-		go func() { done <- read.work4k(working, reads("32Mi", "224Mi"), 600) }()
+		go func() { done <- reads(working, "32Mi", "224Mi", 600) }()
 		Expect(p.awaitAlert(ctx, "NearflashHitRateCollapsed", map[string]string{"node": nodeA, "pvc": read.claim, "severity": "warning"})).To(Succeed())
 		stop()
 		<-done // with the error of having been stopped
