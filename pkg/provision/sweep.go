@@ -43,7 +43,9 @@ func (s *Service) ExpireHold(ctx context.Context, id volume.ID) error {
 func (s *Service) SweepCuts(ctx context.Context, lock func(key string) (unlock func(), ok bool)) error {
 	var errs []error
 	for _, at := range s.configured() {
-		snaps, cuts, err := s.sweptAt(ctx, at)
+		look, cancel := context.WithTimeout(ctx, serverPatience) // others wait behind it
+		snaps, cuts, err := s.cutsAt(look, at)
+		cancel()
 		errs = append(errs, err)
 		cuts = slices.DeleteFunc(cuts, func(c backend.Cut) bool {
 			return !c.Ending && (c.Accepted && !c.ID.ForClone() || s.now().Before(HoldExpires(c.Created)))
@@ -71,13 +73,6 @@ func (s *Service) SweepCuts(ctx context.Context, lock func(key string) (unlock f
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// sweptAt is cutsAt for a sweep, which others wait behind.
-func (s *Service) sweptAt(ctx context.Context, at place) (backend.Snapshots, []backend.Cut, error) {
-	ctx, cancel := context.WithTimeout(ctx, serverPatience)
-	defer cancel()
-	return s.cutsAt(ctx, at)
 }
 
 // sweepCut deletes a cut whose hold is over. The record is read after the cut was seen: a hold
