@@ -80,8 +80,11 @@ var codeActs = map[string]map[string]string{
 		"dropCut":        "DropCut",
 		"restoreOwner":   "patch WriteStatus",
 		"deleteCut":      "Find endHold DeleteCut",
-		"SweepCuts":      "cutsAt clones sweep",
-		"sweepCut":       "Get behind DropCut",
+		"SweepCuts":      "sweepPlace",
+		"sweepPlace":     "cutsWithin clones over sweepOne",
+		"sweepOne":       "over sweep",
+		"over":           "Get behind",
+		"sweepCut":       "DropCut",
 
 		"CreateGroup":   "beginGroup gatherGroup decideGroup answerGroup takeGroupStep",
 		"gatherGroup":   "gatherCut",

@@ -72,8 +72,14 @@ func (s *Service) RenewAccount(ctx context.Context, id volume.ID) (wait bool, er
 		return false, err
 	}
 	at := placeOf(obj)
-	ctx, cancel := at.background(ctx)
-	defer cancel()
+	err = s.background(ctx, at, func(ctx context.Context) (err error) {
+		wait, err = s.renewAccount(ctx, id, at)
+		return err
+	})
+	return wait, err
+}
+
+func (s *Service) renewAccount(ctx context.Context, id volume.ID, at place) (wait bool, err error) {
 	storage, err := s.storage(at, volume.ErrUnavailable)
 	if err != nil {
 		return false, err
@@ -85,7 +91,7 @@ func (s *Service) RenewAccount(ctx context.Context, id volume.ID) (wait bool, er
 	if err != nil {
 		return false, err
 	}
-	obj, err = records.Load(ctx, s.client, id)
+	obj, err := records.Load(ctx, s.client, id)
 	if errors.Is(err, volume.ErrNotFound) {
 		return false, nil
 	}

@@ -110,10 +110,11 @@ type groupCut struct {
 	at place
 }
 
-// groupCuts lists what there is of a group, in the order of the names.
+// groupCuts lists what there is of a group, in the order of the names. No place is waited for
+// long: volumes of others are locked meanwhile.
 func (s *Service) groupCuts(ctx context.Context, id volume.GroupID) (out []groupCut, err error) {
 	for _, at := range s.configured() {
-		_, cuts, err := s.cutsAt(ctx, at)
+		_, cuts, err := s.cutsWithin(ctx, at, listPatience)
 		if err != nil {
 			return nil, err
 		}

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
-	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -45,20 +44,16 @@ func (s *Service) NamedNodes(ctx context.Context, nodes map[string]bool) (*Named
 	for _, at := range s.configured() {
 		storage, err := s.storage(at, volume.ErrUnavailable)
 		if err == nil {
-			n.admitted[at], err = admittedHosts(ctx, storage)
+			err = s.within(ctx, at, serverPatience, func(ctx context.Context) (err error) {
+				n.admitted[at], err = storage.AdmittedHosts(ctx)
+				return err
+			})
 		}
 		if err != nil {
 			n.unknown = errors.Join(n.unknown, fmt.Errorf("whom %s admits: %w", at, err))
 		}
 	}
 	return n, nil
-}
-
-// admittedHosts asks one storage; what others say is waited for behind it.
-func admittedHosts(ctx context.Context, storage backend.Backend) (map[string]volume.ID, error) {
-	ctx, cancel := context.WithTimeout(ctx, serverPatience)
-	defer cancel()
-	return storage.AdmittedHosts(ctx)
 }
 
 // Admitted names a volume that a storage admits the node of a pool to, "" if there is none. No

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -33,10 +32,6 @@ type Origins interface {
 	// Errors: ErrNotFound, ErrBusy, ErrUnavailable.
 	FinishExpand(ctx context.Context, id volume.ID) error
 }
-
-// How long a call that nobody waits for may wait for another driver, and for a storage server: it
-// comes back, and others wait behind it.
-const originPatience, serverPatience = 5 * time.Second, 30 * time.Second
 
 // place is where a volume's origin lies: on a storage server, or with another CSI driver. It is
 // the record's to say, and never changes (states.md, Several storage servers).
@@ -82,14 +77,6 @@ func (at place) class() string {
 		return "backend " + records.BackendISCSI + " and target " + at.server
 	}
 	return "backend " + records.BackendISCSI + " and no target"
-}
-
-// background bounds a call that nobody waits for.
-func (at place) background(ctx context.Context) (context.Context, context.CancelFunc) {
-	if at.origin {
-		return context.WithTimeout(ctx, originPatience)
-	}
-	return context.WithTimeout(ctx, serverPatience)
 }
 
 // storage returns what the volumes of a place are on, or an error that wraps kind if that is

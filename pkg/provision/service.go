@@ -72,6 +72,7 @@ type Service struct {
 	hotSets  *records.HotSets
 	holds    holds
 	refusals refusals
+	silences silences
 
 	freezePoll time.Duration
 }

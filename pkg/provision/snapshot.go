@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/records"
@@ -147,6 +148,15 @@ func (s *Service) cutsAt(ctx context.Context, at place) (backend.Snapshots, []ba
 		return snaps, nil, fmt.Errorf("list snapshots of %s: %w", at, err)
 	}
 	return snaps, cuts, nil
+}
+
+// cutsWithin is cutsAt with a limit. Errors: ErrUnavailable if that is over, and those of cutsAt.
+func (s *Service) cutsWithin(ctx context.Context, at place, limit time.Duration) (snaps backend.Snapshots, cuts []backend.Cut, err error) {
+	err = s.within(ctx, at, limit, func(ctx context.Context) (err error) {
+		snaps, cuts, err = s.cutsAt(ctx, at)
+		return err
+	})
+	return snaps, cuts, err
 }
 
 // Snapshot implements volume.Snapshotter.

@@ -43,51 +43,79 @@ func (s *Service) ExpireHold(ctx context.Context, id volume.ID) error {
 func (s *Service) SweepCuts(ctx context.Context, lock func(key string) (unlock func(), ok bool)) error {
 	var errs []error
 	for _, at := range s.configured() {
-		look, cancel := context.WithTimeout(ctx, serverPatience) // others wait behind it
-		snaps, cuts, err := s.cutsAt(look, at)
-		cancel()
-		errs = append(errs, err)
-		cuts = slices.DeleteFunc(cuts, func(c backend.Cut) bool {
-			return !c.Ending && (c.Accepted && !c.ID.ForClone() || s.now().Before(HoldExpires(c.Created)))
-		})
-		var wanted map[volume.SnapshotID]string
-		if slices.ContainsFunc(cuts, func(c backend.Cut) bool { return c.Accepted }) {
-			if wanted, err = s.clones(ctx); err != nil {
-				errs = append(errs, err)
-				continue
-			}
+		errs = append(errs, s.sweepPlace(ctx, at, lock))
+	}
+	return errors.Join(errs...)
+}
+
+// sweepPlace is SweepCuts of one place. Nothing is waited for without a limit: volumes are locked
+// meanwhile, and other places come behind it.
+func (s *Service) sweepPlace(ctx context.Context, at place, lock func(key string) (unlock func(), ok bool)) error {
+	snaps, cuts, err := s.cutsWithin(ctx, at, serverPatience)
+	if err != nil {
+		return err
+	}
+	cuts = slices.DeleteFunc(cuts, func(c backend.Cut) bool {
+		return !c.Ending && (c.Accepted && !c.ID.ForClone() || s.now().Before(HoldExpires(c.Created)))
+	})
+	var wanted map[volume.SnapshotID]string
+	if slices.ContainsFunc(cuts, func(c backend.Cut) bool { return c.Accepted }) {
+		if wanted, err = s.clones(ctx); err != nil {
+			return err
 		}
-		for _, c := range cuts {
-			sweep := s.sweepCut
-			if mark, named := wanted[c.ID]; c.Accepted && named && (mark == markIn(c.Hold) || markIn(c.Hold) == "") {
-				continue
-			} else if c.Ending {
-				sweep = s.sweepEnding
-			} else if c.Accepted {
-				sweep = s.sweepClone
-			}
-			if unlock, ok := lock(string(c.Volume)); ok {
-				errs = append(errs, sweep(ctx, snaps, c))
-				unlock()
-			}
+	}
+	var errs []error
+	for _, c := range cuts {
+		if mark, named := wanted[c.ID]; c.Accepted && named && (mark == markIn(c.Hold) || markIn(c.Hold) == "") {
+			continue
+		}
+		// Of a group all places are asked. One that does not answer must not have the volume locked.
+		if over, err := s.over(ctx, c); !over || err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if unlock, ok := lock(string(c.Volume)); ok {
+			errs = append(errs, s.sweepOne(ctx, at, snaps, c))
+			unlock()
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// sweepCut deletes a cut whose hold is over. The record is read after the cut was seen: a hold
-// that is over by then does not come back. What was accepted meanwhile is left.
-func (s *Service) sweepCut(ctx context.Context, snaps backend.Snapshots, c backend.Cut) error {
+// sweepOne sweeps one cut, whose volume is locked.
+func (s *Service) sweepOne(ctx context.Context, at place, snaps backend.Snapshots, c backend.Cut) error {
+	if over, err := s.over(ctx, c); !over || err != nil {
+		return err
+	}
+	sweep := s.sweepCut
+	if c.Ending {
+		sweep = s.sweepEnding
+	} else if c.Accepted {
+		sweep = s.sweepClone
+	}
+	return s.background(ctx, at, func(ctx context.Context) error { return sweep(ctx, snaps, c) })
+}
+
+// over reports whether the hold of a cut that was not accepted is over, and nothing of its group is
+// in the way of dropping it. The record is read after the cut was seen, and before others of the
+// group: a hold that is over by then does not come back.
+func (s *Service) over(ctx context.Context, c backend.Cut) (bool, error) {
+	if c.Ending || c.Accepted {
+		return true, nil
+	}
 	v, err := s.Get(ctx, c.Volume)
 	if err != nil && !errors.Is(err, volume.ErrNotFound) {
-		return err
+		return false, err
 	}
 	if err == nil && v.Hold != nil && v.Hold.Token == c.Hold {
-		return nil
+		return false, nil
 	}
-	if behind, err := s.behind(ctx, c); behind || err != nil {
-		return err
-	}
+	behind, err := s.behind(ctx, c)
+	return !behind, err
+}
+
+// sweepCut deletes a cut whose hold is over. What was accepted meanwhile is left.
+func (s *Service) sweepCut(ctx context.Context, snaps backend.Snapshots, c backend.Cut) error {
 	if err := snaps.DropCut(ctx, c.ID, c.Hold); err != nil {
 		return fmt.Errorf("delete snapshot %s, which was not accepted: %w", c.ID, err)
 	}

@@ -83,9 +83,7 @@ func (s *Service) Settle(ctx context.Context, id volume.ID) error {
 		return err
 	}
 	at := placeOf(obj)
-	ctx, cancel := at.background(ctx)
-	defer cancel()
-	return s.settle(ctx, id, at)
+	return s.background(ctx, at, func(ctx context.Context) error { return s.settle(ctx, id, at) })
 }
 
 func (s *Service) settle(ctx context.Context, id volume.ID, at place) error {
@@ -183,18 +181,23 @@ func (s *Service) Retire(ctx context.Context, id volume.ID) error {
 		return err
 	}
 	at := placeOf(obj)
-	ctx, cancel := at.background(ctx)
-	defer cancel()
-	if Retirable(obj) {
-		if at.origin { // the claim goes, what it has stays
+	switch {
+	case Retirable(obj) && at.origin: // the claim goes, what it has stays
+		return s.background(ctx, at, func(ctx context.Context) error {
 			return s.deleteJudged(ctx, id, at, func(now *v1alpha1.CachedVolume) bool { return now.UID == obj.UID && Retirable(now) })
-		}
+		})
+	case Retirable(obj):
 		return s.drop(ctx, obj)
-	}
-	if records.IsStatic(obj) || obj.DeletionTimestamp == nil || s.unserved(at) ||
-		obj.Status.Publication == v1alpha1.PublicationPublished {
+	case records.IsStatic(obj) || obj.DeletionTimestamp == nil || s.unserved(at) ||
+		obj.Status.Publication == v1alpha1.PublicationPublished:
 		return nil
 	}
+	return s.background(ctx, at, func(ctx context.Context) error { return s.retireDeleted(ctx, obj, at) })
+}
+
+// retireDeleted forgets a record that is being deleted, if its volume is gone.
+func (s *Service) retireDeleted(ctx context.Context, obj *v1alpha1.CachedVolume, at place) error {
+	id := volume.ID(obj.Name)
 	storage, err := s.storage(at, volume.ErrUnavailable)
 	if err != nil {
 		return err
