@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -84,18 +85,20 @@ func (a *accounts) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		again = cmp.Or(a.AccountPause, accountPause) // a publication under way may have read the key of before
 	}
 	a.known[req.Name] = pool.Status.LoginPublicKey
-	var errs []error
 	for i := range list.Items {
 		after, err := a.renew(ctx, &list.Items[i])
-		if errors.Is(err, volume.ErrBusy) {
-			after, err = lockedRetry, nil
+		switch {
+		case errors.Is(err, volume.ErrBusy):
+			after = lockedRetry
+		case err != nil: // not returned: the node's other volumes would wait as long as this one fails
+			klog.FromContext(ctx).Error(err, "A node was not admitted anew", "volume", list.Items[i].Name, "node", req.Name)
+			after = cmp.Or(a.AccountPause, accountPause)
 		}
 		if after > 0 && (again == 0 || after < again) {
 			again = after
 		}
-		errs = append(errs, err)
 	}
-	return ctrl.Result{RequeueAfter: again}, errors.Join(errs...)
+	return ctrl.Result{RequeueAfter: again}, nil
 }
 
 // renew looks at one volume; again is when to look once more.
