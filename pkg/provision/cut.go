@@ -110,7 +110,11 @@ func (s *Service) findUnrecorded(ctx context.Context, o cutOrder) (*cutting, err
 		if err != nil {
 			continue
 		}
-		switch _, err := snaps.Find(ctx, o.name); {
+		err = s.within(ctx, at, listPatience, func(ctx context.Context) error {
+			_, err := snaps.Find(ctx, o.name)
+			return err
+		})
+		switch {
 		case err == nil:
 			return &cutting{cutOrder: o, at: at, snaps: snaps}, nil
 		case !errors.Is(err, volume.ErrNotFound) && !errors.Is(err, volume.ErrInvalid):

@@ -33,6 +33,10 @@ func (silent) AdmittedHosts(ctx context.Context) (map[string]volume.ID, error) {
 	return nil, never(ctx)
 }
 
+func (silent) Find(ctx context.Context, _ volume.SnapshotID) (backend.Cut, error) {
+	return backend.Cut{}, never(ctx)
+}
+
 func (silent) Cuts(ctx context.Context) ([]backend.Cut, error) { return nil, never(ctx) }
 
 // never is what the client of a real one makes of a deadline: the server may go on with it.
@@ -195,6 +199,30 @@ func TestSilentServerSweep(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSilentServerGroup: a call for a group of another server has the volumes locked for seconds.
+func TestSilentServerGroup(t *testing.T) {
+	scheme, err := kube.NewScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(records.NewObject("v", spec())).Build()
+		svc := New(Config{Client: api, Servers: map[string]Server{"": {Backend: backendtest.New(gib)}, "second": {Backend: silent{backendtest.New(gib)}}}})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		for of, want := range map[volume.ID]time.Duration{"v": listPatience, "without-a-record": listPatience} {
+			svc.silences = silences{}
+			for _, want := range []time.Duration{want, 0} { // then it is known
+				began := time.Now()
+				_, err := svc.CreateGroup(ctx, "g", []volume.ID{of}, volume.SnapshotClass{})
+				if took := time.Since(began); !errors.Is(err, volume.ErrUnavailable) || took != want {
+					t.Errorf("group of %s: %v after %s, want it after %s", of, err, took, want)
+				}
+			}
+		}
+	})
 }
 
 // disobedient lists, and takes orders that it never answers.
