@@ -23,7 +23,7 @@ func (s *Service) Create(ctx context.Context, id volume.ID, spec volume.Spec) (v
 		return volume.Volume{}, fmt.Errorf("%w: volume %s has PersistentVolume %s as its origin, which cannot be created", volume.ErrInvalid, id, spec.Origin.PV)
 	}
 	if _, err := s.storage(placeFor(spec), volume.ErrInvalid); err != nil {
-		return volume.Volume{}, err
+		return volume.Volume{}, s.notServed(ctx, id, spec, err)
 	}
 	if err := s.checkFence(ctx, id, spec); err != nil {
 		return volume.Volume{}, err
@@ -59,6 +59,24 @@ func (s *Service) Create(ctx context.Context, id volume.ID, spec volume.Spec) (v
 		return records.Volume(obj)
 	}
 	return s.asMade(ctx, storage, obj)
+}
+
+// notServed is the error of a volume that is to be made where no storage is configured: what no
+// record tells of is refused. Of what an earlier call may have made, that would be taken as final,
+// and nobody would ask for its deletion.
+func (s *Service) notServed(ctx context.Context, id volume.ID, spec volume.Spec, refused error) error {
+	obj, err := records.Load(ctx, s.client, id)
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		return refused
+	case err != nil:
+		return err
+	}
+	if err := sameSpec(obj, spec, volume.ErrExists); err != nil {
+		return err
+	}
+	_, err = s.storage(placeOf(obj), volume.ErrUnavailable)
+	return err
 }
 
 // request is what a storage is asked for.

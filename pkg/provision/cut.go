@@ -134,6 +134,10 @@ func (s *Service) cuttingOf(o cutOrder, obj *v1alpha1.CachedVolume) (*cutting, e
 		return nil, fmt.Errorf("%w: parameter originSnapshotClass: %q goes with volumes of backend %s, and volume %s has backend %s; leave it out",
 			volume.ErrInvalid, o.class.Origin, records.BackendCSI, o.of, records.BackendISCSI)
 	}
+	// The record names it, and an earlier call may have cut there: a refusal would be final.
+	if _, err := s.storage(at, volume.ErrUnavailable); err != nil {
+		return nil, err
+	}
 	snaps, err := s.snapshots(at, volume.ErrInvalid)
 	return &cutting{cutOrder: o, at: at, snaps: snaps}, err
 }

@@ -378,7 +378,13 @@ func testServerUnknown(t *testing.T, _ *rest.Config, f *fixture) {
 			}
 		}
 		_, err = svc.CreateSnapshot(t.Context(), "s", p.id, volume.SnapshotClass{})
-		wantNamed(t, err, volume.ErrInvalid, `"second"`)
+		wantNamed(t, err, volume.ErrUnavailable, `"second"`)
+		_, err = svc.Create(t.Context(), p.id, onSecond()) // as if the first answer was lost
+		wantNamed(t, err, volume.ErrUnavailable, `"second"`)
+		other := onSecond()
+		other.CapacityBytes = 2 * gib
+		_, err = svc.Create(t.Context(), p.id, other)
+		wantError(t, err, volume.ErrExists)
 		p.wantOwner(t, nodeA, 1, true)
 		p.wantSecond(t, true, iqnA)
 	}
