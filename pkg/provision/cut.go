@@ -104,7 +104,7 @@ func (s *Service) beginCut(ctx context.Context, o cutOrder) (*cutting, error) {
 // findUnrecorded looks for the cut of a volume that has no record; nil says that there is none,
 // which is final: all storages have said so.
 func (s *Service) findUnrecorded(ctx context.Context, o cutOrder) (*cutting, error) {
-	var unknown error
+	unknown := s.allReachable(ctx)
 	for _, at := range s.configured() {
 		snaps, err := s.snapshots(at, volume.ErrInvalid)
 		if err != nil {

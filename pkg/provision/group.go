@@ -113,6 +113,9 @@ type groupCut struct {
 // groupCuts lists what there is of a group, in the order of the names. No place is waited for
 // long: volumes of others are locked meanwhile.
 func (s *Service) groupCuts(ctx context.Context, id volume.GroupID) (out []groupCut, err error) {
+	if err := s.allReachable(ctx); err != nil {
+		return nil, err
+	}
 	for _, at := range s.configured() {
 		_, cuts, err := s.cutsWithin(ctx, at, listPatience)
 		if err != nil {

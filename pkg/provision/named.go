@@ -32,8 +32,8 @@ func (s *Service) NamedNodes(ctx context.Context, nodes map[string]bool) (*Named
 			if owner := obj.Status.OwnerNode; nodes[owner] {
 				n.Owned[owner] = append(n.Owned[owner], *obj)
 			}
-			if obj.Spec.Static == nil && n.unknown == nil {
-				_, n.unknown = s.storage(placeOf(obj), volume.ErrUnavailable)
+			if n.unknown == nil {
+				n.unknown = s.reachable(obj)
 			}
 		}
 		return true
@@ -54,6 +54,33 @@ func (s *Service) NamedNodes(ctx context.Context, nodes map[string]bool) (*Named
 		}
 	}
 	return n, nil
+}
+
+// reachable returns why what a record's volume lies on cannot be asked, nil if it is configured.
+func (s *Service) reachable(obj *v1alpha1.CachedVolume) error {
+	if obj.Spec.Static != nil {
+		return nil
+	}
+	if _, err := s.storage(placeOf(obj), volume.ErrUnavailable); err != nil {
+		return fmt.Errorf("what volume %s lies on cannot be asked: %w", obj.Name, err)
+	}
+	return nil
+}
+
+// allReachable returns an error if a record names what is not configured: something that all others
+// do not have may be there. It reads all records. Errors: ErrUnavailable.
+func (s *Service) allReachable(ctx context.Context) error {
+	page := v1alpha1.CachedVolumeList{}
+	var missing error
+	err := records.Pages(ctx, s.client, &page, "CachedVolumes", func() bool {
+		for i := range page.Items {
+			if missing = s.reachable(&page.Items[i]); missing != nil {
+				return false
+			}
+		}
+		return true
+	})
+	return errors.Join(err, missing)
 }
 
 // Admitted names a volume that a storage admits the node of a pool to, "" if there is none. No

@@ -170,6 +170,7 @@ func (s *Service) find(ctx context.Context, id volume.ID, spec *volume.Spec) (pl
 // locate asks for a volume that has no record, and returns where it is. With an error it may be
 // elsewhere too: what does not answer proves nothing. Errors: ErrUnavailable.
 func (s *Service) locate(ctx context.Context, id volume.ID, places []place) (found []place, err error) {
+	err = s.allReachable(ctx)
 	for _, at := range places {
 		storage, unknown := s.storage(at, volume.ErrUnavailable)
 		if unknown == nil {

@@ -24,11 +24,13 @@ type two struct {
 	takenSecond string
 }
 
-func withSecond(f *fixture) *two {
+func withSecond(t *testing.T, f *fixture) *two {
+	t.Helper()
 	p := &two{fixture: f, second: backendtest.New(100 * gib)}
 	servers := f.servers()
 	servers["second"] = Server{Backend: p.second, TakenOver: func(context.Context) (string, error) { return p.takenSecond, nil }}
 	f.svc = New(Config{Client: f.client, Servers: servers, Events: f.events})
+	t.Cleanup(func() { dropNamed(t, f.client) })
 	return p
 }
 
@@ -162,7 +164,7 @@ func (p *two) children(t *testing.T, h volume.SnapshotHandle) {
 // testServers: a volume of a named server has nothing to do with the default one, on which another
 // volume has its ID.
 func testServers(t *testing.T, _ *rest.Config, f *fixture) {
-	p := withSecond(f)
+	p := withSecond(t, f)
 	p.foreign(t)
 	p.life(t, func(what string) { p.wantForeign(t, what) })
 }
@@ -170,7 +172,7 @@ func testServers(t *testing.T, _ *rest.Config, f *fixture) {
 // testServerDown: whatever is wrong with the default server keeps no volume of the other one from
 // anything.
 func testServerDown(t *testing.T, _ *rest.Config, f *fixture) {
-	p := withSecond(f)
+	p := withSecond(t, f)
 	down(p.storage)
 	p.life(t, func(string) {})
 
@@ -205,7 +207,7 @@ func testServerDown(t *testing.T, _ *rest.Config, f *fixture) {
 // testServersUnrecorded: of a volume without a record all servers are asked, and nothing ends
 // before all have answered.
 func testServersUnrecorded(t *testing.T, _ *rest.Config, f *fixture) {
-	p := withSecond(f)
+	p := withSecond(t, f)
 	p.create(t)
 	p.publish(t, nodeA, 1)
 	p.loseRecord(t)
@@ -240,7 +242,7 @@ func testServersUnrecorded(t *testing.T, _ *rest.Config, f *fixture) {
 // testServersRemade: a record that was made anew for another server, while the one before was being
 // deleted, takes nothing with it.
 func testServersRemade(t *testing.T, _ *rest.Config, f *fixture) {
-	p := withSecond(f)
+	p := withSecond(t, f)
 	p.create(t)
 	p.foreign(t)
 	p.read = func() { // behind the look at where it lies
@@ -261,7 +263,7 @@ func testServersRemade(t *testing.T, _ *rest.Config, f *fixture) {
 // testServersAdopt: the record of a volume is made anew for the server that has it, once that is
 // certain.
 func testServersAdopt(t *testing.T, _ *rest.Config, f *fixture) {
-	p := withSecond(f)
+	p := withSecond(t, f)
 	p.create(t)
 	p.loseRecord(t)
 	publish := func(s *volume.Spec) error {
@@ -305,7 +307,7 @@ func testServersAdopt(t *testing.T, _ *rest.Config, f *fixture) {
 
 // testServersTakeover: a record is judged by the takeovers of its own server.
 func testServersTakeover(t *testing.T, _ *rest.Config, f *fixture) {
-	p := withSecond(f)
+	p := withSecond(t, f)
 	p.create(t)
 	p.publish(t, nodeA, 1)
 	p.unpublish(t, nodeA)
@@ -343,7 +345,7 @@ func testServersTakeover(t *testing.T, _ *rest.Config, f *fixture) {
 // testServerUnknown: a name that the controller has no server for is never taken for the answer
 // that something is not there.
 func testServerUnknown(t *testing.T, _ *rest.Config, f *fixture) {
-	p := withSecond(f)
+	p := withSecond(t, f)
 	p.create(t)
 	p.publish(t, nodeA, 1)
 	s := onSecond()
@@ -403,7 +405,7 @@ func testServerUnknown(t *testing.T, _ *rest.Config, f *fixture) {
 
 // testServersParent: what begins as another volume lies where that lies.
 func testServersParent(t *testing.T, _ *rest.Config, f *fixture) {
-	p := withSecond(f)
+	p := withSecond(t, f)
 	p.create(t)
 	s, err := p.snapshot(t, volume.SnapshotID(p.id+"-s"))
 	if err != nil {
@@ -447,6 +449,7 @@ func testServersParent(t *testing.T, _ *rest.Config, f *fixture) {
 // testServersAccount: a node with another key is admitted anew by the server that has the volume.
 func testServersAccount(t *testing.T, _ *rest.Config, f *fixture) {
 	k := withKeys(t, f)
+	t.Cleanup(func() { dropNamed(t, f.client) })
 	second := backendtest.New(100 * gib)
 	k.svc.servers["second"] = Server{Backend: second}
 	id, a := k.id+"-second", k.node("a")

@@ -121,6 +121,7 @@ func TestService(t *testing.T) {
 		"two servers adopted":              testServersAdopt,
 		"two servers taken over":           testServersTakeover,
 		"server unknown":                   testServerUnknown,
+		"server gone":                      testServerGone,
 		"two servers and a parent":         testServersParent,
 		"two servers and an account":       testServersAccount,
 	}

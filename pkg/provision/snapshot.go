@@ -177,6 +177,9 @@ func (s *Service) Snapshot(ctx context.Context, h volume.SnapshotHandle) (volume
 
 // Snapshots implements volume.Snapshotter.
 func (s *Service) Snapshots(ctx context.Context) ([]volume.Snapshot, error) {
+	if err := s.allReachable(ctx); err != nil {
+		return nil, err
+	}
 	out := []volume.Snapshot{}
 	for _, at := range s.configured() {
 		_, cuts, err := s.cutsAt(ctx, at)
