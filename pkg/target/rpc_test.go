@@ -243,6 +243,38 @@ func TestRenewedCertificates(t *testing.T) {
 	}
 }
 
+// TestUnreadCertificates: a client whose certificates are not there says so, until they are.
+func TestUnreadCertificates(t *testing.T) {
+	svc, _ := started(t)
+	ca := newAuthority(t, "ca")
+	address := serve(t, svc, ca, logr.Discard())
+	config := ca.client(address, "controller")
+	if _, err := targetclient.New(config); err == nil {
+		t.Error("certificates that are not there were read")
+	}
+	client, err := targetclient.NewUnread(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := client.Health(ctx); !errors.Is(err, targetclient.ErrUnavailable) || !strings.Contains(err.Error(), config.CertFile) {
+		t.Errorf("without certificates: %v", err)
+	}
+	ca.issue("controller")
+	for {
+		_, err := client.Health(ctx)
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("with certificates: %v", err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
 // copyOver gives files of a the content of those of from.
 func (a *authority) copyOver(from *authority, names ...string) {
 	a.t.Helper()

@@ -120,8 +120,8 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// awayTargets configures two storage servers that are not there, the default one and "second", and
-// returns their addresses.
+// awayTargets configures storage servers that are not there: the default one, "second", and "unread",
+// which has no certificates either. It returns their addresses.
 func awayTargets(t *testing.T, c *Config) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -149,11 +149,26 @@ func awayTargets(t *testing.T, c *Config) []string {
 	c.Target.CertFile = write("cert.pem", "CERTIFICATE", der)
 	c.Target.CAFile = c.Target.CertFile
 	c.Target.KeyFile = write("key.pem", "PRIVATE KEY", keyDER)
-	second := freeAddress(t)
+	second, unread := freeAddress(t), freeAddress(t)
 	c.TargetsFile = filepath.Join(dir, "targets.yaml")
-	text := fmt.Sprintf("[{name: second, address: %q, ca: %q, cert: %q, key: %q}]", second, c.Target.CAFile, c.Target.CertFile, c.Target.KeyFile)
+	text := fmt.Sprintf("[{name: second, address: %q, ca: %q, cert: %q, key: %q}, {name: unread, address: %q, ca: /nowhere, cert: /nowhere, key: /nowhere}]",
+		second, c.Target.CAFile, c.Target.CertFile, c.Target.KeyFile, unread)
 	if err := os.WriteFile(c.TargetsFile, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return []string{c.Target.Address, second}
+	return []string{c.Target.Address, second, unread}
+}
+
+// TestConnectUnread: only the default server's certificates end the process.
+func TestConnectUnread(t *testing.T) {
+	nowhere := targetclient.Config{Address: "s:1", CAFile: "/nowhere", CertFile: "/nowhere", KeyFile: "/nowhere"}
+	for name, fails := range map[string]bool{"": true, "second": false} {
+		c, err := connect(t.Context(), name, nowhere)
+		if fails != (err != nil) || fails != (c == nil) {
+			t.Errorf("target %q: %v, %v", name, c, err)
+		}
+		if c != nil {
+			_ = c.Close()
+		}
+	}
 }

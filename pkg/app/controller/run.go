@@ -67,7 +67,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	}
 	servers := map[string]storageServer{}
 	for name, t := range targets {
-		c, err := targetclient.New(t)
+		c, err := connect(ctx, name, t)
 		if err != nil {
 			return fmt.Errorf("target %q: %w", name, err)
 		}
@@ -75,6 +75,17 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 		servers[name] = storageServer{address: t.Address, storage: iscsi.New(c)}
 	}
 	return serve(ctx, cfg, config, servers)
+}
+
+// connect returns a client of a storage server. Without certificates that can be read the default
+// server's ends the process; another one's must not end it for the volumes of all others.
+func connect(ctx context.Context, name string, t targetclient.Config) (*targetclient.Client, error) {
+	c, err := targetclient.New(t)
+	if err == nil || name == "" {
+		return c, err
+	}
+	klog.FromContext(ctx).Error(err, "A storage server cannot be used until its certificates can be read", "target", name, "address", t.Address)
+	return targetclient.NewUnread(t)
 }
 
 // storageServer is one, and where it is.

@@ -114,10 +114,16 @@ type Client struct {
 // New returns a client. It fails if the certificates cannot be read; whether the
 // server answers shows with the first call.
 func New(c Config) (*Client, error) {
-	creds, err := newCredentials(c)
-	if err != nil {
+	if _, err := loadTLS(c); err != nil {
 		return nil, err
 	}
+	return NewUnread(c)
+}
+
+// NewUnread is New for certificates that need not be there yet: until they can be read, each call
+// answers ErrUnavailable.
+func NewUnread(c Config) (*Client, error) {
+	creds := newCredentials(c)
 	conn, err := grpc.NewClient(c.Address, grpc.WithTransportCredentials(creds),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}))
 	if err != nil {
