@@ -23,7 +23,7 @@ func checkClasses(d *diagnosis, f *clusterFacts) {
 			d.add(sevError, object, "parameters of a class cannot be changed: delete it and make it anew; its volumes stay", "claims of it will fail: %s", strings.Join(problems, "; "))
 		} else if target := c.Parameters["target"]; c.Parameters["backend"] != "csi" && f.reportsNo(target) {
 			d.add(sevError, object, "add the server to targets of the chart; or delete the class and make it anew with another target, its volumes stay",
-				"claims of it will fail: target %q is no storage server that a controller has reported (accepted: %s)", target, f.reportedTargets())
+				"claims of it will fail: target %q is no storage server that a controller reports (accepted: %s)", target, f.reportedTargets())
 		} else {
 			d.ok(object, "valid")
 		}

@@ -121,8 +121,8 @@ type clusterFacts struct {
 	// plugins are the node plugin's pods by node.
 	plugins     map[string]*corev1.Pod
 	controllers []corev1.Pod
-	// servers are the storage servers that a controller has reported, "" being the default one;
-	// nil if that cannot be read.
+	// servers are the storage servers that a controller reports, "" being the default one; nil if
+	// that is not known.
 	servers map[string]bool
 	classes []storagev1.StorageClass
 	// provisioners are those of all classes.

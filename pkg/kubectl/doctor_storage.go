@@ -37,10 +37,8 @@ func (o *doctorOptions) checkStorage(ctx context.Context, d *diagnosis, f *clust
 			_, ok := reported.Target(obj.Name)
 			return !ok || !slices.ContainsFunc(f.controllers, func(p corev1.Pod) bool { return p.Namespace == obj.Namespace })
 		})
-		f.servers = map[string]bool{}
-		for _, obj := range answers {
-			target, _ := reported.Target(obj.Name)
-			f.servers[target] = true
+		if len(f.controllers) > 0 {
+			f.servers = reportedServers(answers, o.Clock.Now())
 		}
 		checkAnswers(d, answers, o.Clock.Now())
 		err = o.checkRefusals(d, objects)
@@ -48,6 +46,23 @@ func (o *doctorOptions) checkStorage(ctx context.Context, d *diagnosis, f *clust
 	if err != nil {
 		d.add(sevWarning, "storage server", "run doctor with an account that may list ConfigMaps", "whether it is well and accepts this cluster cannot be read: %v", err)
 	}
+}
+
+// reportedServers are those that a controller still asks: nothing deletes the answer of one that was
+// taken out of the configuration. Without a controller that asks anything they are not known, nil.
+func reportedServers(answers []corev1.ConfigMap, now time.Time) map[string]bool {
+	out := map[string]bool{}
+	for i := range answers {
+		target, _ := reported.Target(answers[i].Name)
+		// What cannot be read may be of now.
+		if a, err := reported.Decode(&answers[i]); err != nil || now.Sub(a.Asked.Time) < silentFor {
+			out[target] = true
+		}
+	}
+	if len(out) == 0 && len(answers) > 0 {
+		return nil
+	}
+	return out
 }
 
 func (o *doctorOptions) checkRefusals(d *diagnosis, objects []corev1.ConfigMap) error {
@@ -108,8 +123,8 @@ func checkAnswer(d *diagnosis, target string, a reported.Answer, now time.Time) 
 	}
 }
 
-// reportsNo reports whether no controller has said anything of a storage server, "" being the
-// default one. What cannot be read says nothing.
+// reportsNo reports whether no controller asks a storage server, "" being the default one. What is
+// not known says nothing.
 func (f *clusterFacts) reportsNo(target string) bool {
 	return f.servers != nil && !f.servers[target] && (target != "" || len(f.servers) > 0)
 }

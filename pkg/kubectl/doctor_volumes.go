@@ -54,7 +54,7 @@ func checkVolume(d *diagnosis, f *clusterFacts, v *volume, now time.Time) {
 		d.add(sevWarning, object, "wait; if it does not end, see the log of the node plugin on "+owner, "released, and node %s has not reported its flush yet", owner)
 	}
 	if target := v.Spec.Target; target != "" && f.reportsNo(target) {
-		d.add(sevError, object, "add the server to targets of the chart again", "lies on storage server %s, which no controller has reported: it is not attached, detached, expanded or deleted", target)
+		d.add(sevError, object, "add the server to targets of the chart again", "lies on storage server %s, which no controller reports: it is not attached, detached, expanded or deleted", target)
 	}
 	checkApplied(d, object, v, now)
 	checkCache(d, object, v)
