@@ -107,7 +107,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 		case err == nil:
 			act = k.poll
 		case ctx.Err() == nil:
-			klog.FromContext(ctx).Error(err, "The epoch of the storage server was not swapped", "again", pollInterval.String())
+			klog.FromContext(ctx).Error(err, "The epoch of the storage server was not swapped", "target", k.name, "again", pollInterval.String())
 		}
 		select {
 		case <-ctx.Done():
@@ -210,7 +210,7 @@ func (k *Keeper) swap(ctx context.Context) error {
 		switch next := decide(e.Value, rec, drawn); next {
 		case stepDone:
 			k.server, k.mine, k.swapped = e.Server, e.Value, k.clock.Now()
-			klog.FromContext(ctx).V(2).Info("Swapped the epoch of the storage server", "server", e.Server)
+			klog.FromContext(ctx).V(2).Info("Swapped the epoch of the storage server", "target", k.name, "server", e.Server)
 			return nil
 		case stepRefused:
 			return errors.Join(&RefusedError{Server: e.Server}, k.record(ctx, obj, e, rec))
