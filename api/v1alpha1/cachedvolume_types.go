@@ -140,7 +140,7 @@ type CachedVolumeSpec struct {
 	// target is the name of the storage server that the volume lies on; absent for the default one.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:MaxLength=58
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
 	Target string `json:"target,omitempty"`
 

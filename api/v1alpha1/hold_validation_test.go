@@ -93,7 +93,7 @@ func parents() map[string]struct {
 		"of another server's": {parent: v1alpha1.VolumeParent{SnapshotHandle: "iscsi@second/snapshot-1"}},
 		"of a driver's server": {
 			parent: v1alpha1.VolumeParent{SnapshotHandle: "csi@second/s"},
-			want:   `spec.parent.snapshotHandle: Invalid value: "csi@second/s": spec.parent.snapshotHandle in body should match '^(iscsi(@[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?|csi)/[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'`,
+			want:   `spec.parent.snapshotHandle: Invalid value: "csi@second/s": spec.parent.snapshotHandle in body should match '^(iscsi(@[a-z0-9]([a-z0-9-]{0,56}[a-z0-9])?)?|csi)/[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'`,
 		},
 		"of a driver's snapshot": {parent: v1alpha1.VolumeParent{SnapshotHandle: "csi/snapshot-1"}},
 		"of a volume":            {parent: v1alpha1.VolumeParent{VolumeName: "pvc-1"}},
@@ -101,7 +101,7 @@ func parents() map[string]struct {
 		"of nothing":             {want: both},
 		"of some other snapshot": {
 			parent: v1alpha1.VolumeParent{SnapshotHandle: "zfs/s"},
-			want:   `spec.parent.snapshotHandle: Invalid value: "zfs/s": spec.parent.snapshotHandle in body should match '^(iscsi(@[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?|csi)/[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'`,
+			want:   `spec.parent.snapshotHandle: Invalid value: "zfs/s": spec.parent.snapshotHandle in body should match '^(iscsi(@[a-z0-9]([a-z0-9-]{0,56}[a-z0-9])?)?|csi)/[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'`,
 		},
 	}
 }

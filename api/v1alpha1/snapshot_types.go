@@ -11,8 +11,8 @@ type VolumeParent struct {
 	// snapshotHandle is a snapshot, as its VolumeSnapshotContent names it.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=133
-	// +kubebuilder:validation:Pattern=`^(iscsi(@[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?|csi)/[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^(iscsi(@[a-z0-9]([a-z0-9-]{0,56}[a-z0-9])?)?|csi)/[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`
 	SnapshotHandle string `json:"snapshotHandle,omitempty"`
 
 	// volumeName is the CachedVolume of which this one is a clone.

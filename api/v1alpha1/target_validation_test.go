@@ -29,8 +29,8 @@ func testTarget(t *testing.T, c client.Client) {
 		target, want string
 	}{
 		"named":         {good(), "second", ""},
-		"longest":       {good(), strings.Repeat("a", 63), ""},
-		"too long":      {good(), strings.Repeat("a", 64), `[spec.target: Too long: may not be more than 63 bytes` + unchecked},
+		"longest":       {good(), strings.Repeat("a", 58), ""},
+		"too long":      {good(), strings.Repeat("a", 59), `[spec.target: Too long: may not be more than 58 bytes` + unchecked},
 		"no label":      {good(), "Second", `spec.target: Invalid value: "Second": spec.target` + pattern},
 		"two labels":    {good(), "a.b", `spec.target: Invalid value: "a.b": spec.target` + pattern},
 		"of a driver":   {over("a", ""), "second", elsewhere},

@@ -73,7 +73,7 @@ func TestDoctorServers(t *testing.T) {
 	}{
 		"both": {reported: map[string]reported.Answer{"": {Address: "s:1", Asked: at}, "second": {Address: "s:2", Asked: at, Error: "no route"}}, want: `
 error    storage server second (s:2): does not answer the controller: no route; volumes that are attached go on as long as the server serves them
-error    storageclass/bad: claims of it will fail: target "a.b" is not accepted (accepted: 1 to 63 lower-case letters, digits and inner hyphens)
+error    storageclass/bad: claims of it will fail: target "a.b" is not accepted (accepted: 1 to 58 lower-case letters, digits and inner hyphens)
 error    storageclass/driver: claims of it will fail: target is for backend iscsi only; originStorageClass fast is of this driver, accepted is one of another CSI driver
 error    storageclass/gone: claims of it will fail: target "third" is no storage server that a controller reports (accepted: no target (the default server), second)
 error    pvc/lost (namespace default): lies on storage server third, which no controller reports: it is not attached, detached, expanded or deleted
@@ -82,7 +82,7 @@ ok       storageclass/fast: valid
 ok       storageclass/named: valid
 `},
 		"no default": {reported: map[string]reported.Answer{"second": {Address: "s:2", Asked: at}}, want: `
-error    storageclass/bad: claims of it will fail: target "a.b" is not accepted (accepted: 1 to 63 lower-case letters, digits and inner hyphens)
+error    storageclass/bad: claims of it will fail: target "a.b" is not accepted (accepted: 1 to 58 lower-case letters, digits and inner hyphens)
 error    storageclass/driver: claims of it will fail: target is for backend iscsi only; originStorageClass fast is of this driver, accepted is one of another CSI driver
 error    storageclass/fast: claims of it will fail: target "" is no storage server that a controller reports (accepted: second)
 error    storageclass/gone: claims of it will fail: target "third" is no storage server that a controller reports (accepted: second)
@@ -91,7 +91,7 @@ ok       storage server second (s:2): answers the controller; 0 % of its space i
 ok       storageclass/named: valid
 `},
 		"taken out": {reported: map[string]reported.Answer{"": {Address: "s:1", Asked: at}, "second": {Address: "s:2", Asked: before(time.Hour)}, "third": {Address: "s:3", Asked: before(14 * time.Minute)}}, want: `
-error    storageclass/bad: claims of it will fail: target "a.b" is not accepted (accepted: 1 to 63 lower-case letters, digits and inner hyphens)
+error    storageclass/bad: claims of it will fail: target "a.b" is not accepted (accepted: 1 to 58 lower-case letters, digits and inner hyphens)
 error    storageclass/driver: claims of it will fail: target is for backend iscsi only; originStorageClass fast is of this driver, accepted is one of another CSI driver
 error    storageclass/named: claims of it will fail: target "second" is no storage server that a controller reports (accepted: no target (the default server), third)
 error    pvc/there (namespace default): lies on storage server second, which no controller reports: it is not attached, detached, expanded or deleted
@@ -101,7 +101,7 @@ ok       storageclass/fast: valid
 ok       storageclass/gone: valid
 `},
 		"nobody asks": {reported: map[string]reported.Answer{"": {Address: "s:1", Asked: before(time.Hour)}, "second": {Address: "s:2", Asked: before(time.Hour)}}, want: `
-error    storageclass/bad: claims of it will fail: target "a.b" is not accepted (accepted: 1 to 63 lower-case letters, digits and inner hyphens)
+error    storageclass/bad: claims of it will fail: target "a.b" is not accepted (accepted: 1 to 58 lower-case letters, digits and inner hyphens)
 error    storageclass/driver: claims of it will fail: target is for backend iscsi only; originStorageClass fast is of this driver, accepted is one of another CSI driver
 warning  storage server s:1: no controller has asked it for 60m: what follows is what it said then; if the chart has no target.address any more, delete ConfigMap nearflash-storage
 warning  storage server second (s:2): no controller has asked it for 60m: what follows is what it said then; if the chart has no entry second in targets any more, delete ConfigMap nearflash-storage.second
@@ -110,7 +110,7 @@ ok       storageclass/gone: valid
 ok       storageclass/named: valid
 `},
 		"no controller": {reported: map[string]reported.Answer{"": {Address: "s:1", Asked: at}, "second": {Address: "s:2", Asked: at}}, want: `
-error    storageclass/bad: claims of it will fail: target "a.b" is not accepted (accepted: 1 to 63 lower-case letters, digits and inner hyphens)
+error    storageclass/bad: claims of it will fail: target "a.b" is not accepted (accepted: 1 to 58 lower-case letters, digits and inner hyphens)
 error    storageclass/driver: claims of it will fail: target is for backend iscsi only; originStorageClass fast is of this driver, accepted is one of another CSI driver
 ok       storageclass/fast: valid
 ok       storageclass/gone: valid

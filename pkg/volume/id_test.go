@@ -56,6 +56,12 @@ func TestCredentialsAreRedacted(t *testing.T) {
 }
 
 func TestSnapshotHandle(t *testing.T) {
+	longest := SnapshotHandle{Backend: "iscsi", Target: strings.Repeat("a", 58), ID: SnapshotID(strings.Repeat("b", MaxIDLength))}
+	if text := longest.String(); len(text) > 128 { // what the CSI specification has room for
+		t.Errorf("the longest handle has %d bytes", len(text))
+	} else if got, err := ParseSnapshotHandle(text); err != nil || got != longest {
+		t.Errorf("the longest: %+v, %v", got, err)
+	}
 	for text, want := range map[string]SnapshotHandle{
 		"iscsi/s-1":        {Backend: "iscsi", ID: "s-1"},
 		"iscsi@second/s-1": {Backend: "iscsi", Target: "second", ID: "s-1"},
@@ -66,7 +72,7 @@ func TestSnapshotHandle(t *testing.T) {
 			t.Errorf("%s: %+v, %v, written as %s", text, got, err, got)
 		}
 	}
-	for _, text := range []string{"", "s-1", "iscsi/", "iscsi@/s-1", "iscsi@Second/s-1", "iscsi@a@b/s-1", "iscsi@a.b/s-1", "csi@second/s-1", "csi@/s-1", "zfs/s-1", "iscsi@second", "iscsi@" + strings.Repeat("a", 64) + "/s"} {
+	for _, text := range []string{"", "s-1", "iscsi/", "iscsi@/s-1", "iscsi@Second/s-1", "iscsi@a@b/s-1", "iscsi@a.b/s-1", "csi@second/s-1", "csi@/s-1", "zfs/s-1", "iscsi@second", "iscsi@" + strings.Repeat("a", 59) + "/s"} {
 		if got, err := ParseSnapshotHandle(text); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "iscsi@TARGET/ID") {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}

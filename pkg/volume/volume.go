@@ -32,9 +32,12 @@ func ParseID(s string) (ID, error) {
 	return ID(s), nil
 }
 
-// IsTarget reports whether s may name a storage server: what names a volume is a DNS label, and may
-// name a server.
-func IsTarget(s string) bool { return idPattern.MatchString(s) }
+// targetPattern leaves room for the longest ID in the handle of a snapshot, which CSI bounds to 128
+// bytes.
+var targetPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,56}[a-z0-9])?$`)
+
+// IsTarget reports whether s may name a storage server: a DNS label of 58 characters at most.
+func IsTarget(s string) bool { return targetPattern.MatchString(s) }
 
 // CacheMode selects how writes pass through the node-local cache.
 type CacheMode string
