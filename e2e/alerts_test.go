@@ -108,9 +108,8 @@ var _ = Describe("The alerts about volumes", Label("alerts", "metrics", "lab", "
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(func(ctx SpecContext) { _ = mend(ctx) }, NodeTimeout(soon)) // the volume may be gone by then
 		_, _ = failed.write(ctx, 8, 8)                                           // it is what finds the SSD failing
-		p.fires(ctx, "NearflashVolumeUnhealthy", map[string]string{"node": nodeA, "pvc": failed.claim, "severity": "critical"}, func(ctx context.Context) error {
-			return errors.Join(mend(ctx), failed.stop(ctx))
-		})
+		Expect(p.awaitAlert(ctx, "NearflashVolumeUnhealthy", map[string]string{"node": nodeA, "pvc": failed.claim, "severity": "critical"})).To(Succeed())
+		Expect(mend(ctx)).To(Succeed()) // what comes of it is another spec's
 
 		By("holding a copy up")
 		moved, err := s.volume(ctx, volumeSpec{name: "moved", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
