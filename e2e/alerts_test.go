@@ -140,8 +140,8 @@ var _ = Describe("The alerts about nodes", Label("alerts", "metrics", "lab", "sl
 		Expect(overridePool(ctx, nodeA, []string{device})).To(Succeed())
 		p.fires(ctx, "NearflashPoolNotReady", map[string]string{"node": nodeA}, func(ctx context.Context) error { return errors.Join(resetPool(ctx, nodeA), end(ctx)) })
 
-		By("having somebody on the node keep a volume open; of a raw block volume the kubelet would ask once only")
-		held, err := s.volume(ctx, volumeSpec{name: "held", mode: v1alpha1.CacheModeWritethrough})
+		By("having somebody on the node keep a raw block volume open, for whose end the kubelet asks again and again")
+		held, err := s.volume(ctx, volumeSpec{name: "held", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "64Mi"})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(held.start(ctx, nodeA)).To(Succeed())
 		end = caused(ctx, nodeA,

@@ -17,13 +17,17 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// Unstage implements volume.Attacher.
+// Unstage implements volume.Attacher. The staging path goes last: of a raw block volume without one the
+// kubelet takes for granted that it is unstaged, and asks no more (TearDownDevice in its csi_block.go).
 func (a *Attacher) Unstage(ctx context.Context, id volume.ID, stagingPath string) error {
-	if err := a.FS.Unmount(ctx, stagingPath); err != nil {
+	if err := a.FS.Release(ctx, stagingPath); err != nil {
 		return err
 	}
 	faultUnstageUnmounted.Hit()
-	return a.bringDown(ctx, id)
+	if err := a.bringDown(ctx, id); err != nil {
+		return err
+	}
+	return a.FS.Unmount(ctx, stagingPath)
 }
 
 // bringDown leads a volume along the table "What unstage and repair decide"

@@ -256,8 +256,11 @@ func (f filesystems) BindBlock(ctx context.Context, device, target string, _ []s
 	return f.step.Change(ctx, "bind "+target, func() error { return f.mount(device, target) })
 }
 
-// Unmount implements attach.Filesystem.
-func (f filesystems) Unmount(ctx context.Context, target string) error {
+// Unmount implements attach.Filesystem. There are no paths.
+func (f filesystems) Unmount(ctx context.Context, target string) error { return f.Release(ctx, target) }
+
+// Release implements attach.Filesystem.
+func (f filesystems) Release(ctx context.Context, target string) error {
 	return f.step.Change(ctx, "umount "+target, func() error {
 		f.h.mu.Lock()
 		defer f.h.mu.Unlock()

@@ -42,6 +42,7 @@ func (l *fewLVs) RemoveLVs(_ context.Context, _ string, names ...string) error {
 }
 
 func (noMounts) Unmount(context.Context, string) error { return nil }
+func (noMounts) Release(context.Context, string) error { return nil }
 
 func (noDevices) Await(context.Context, ...string) error { return nil }
 

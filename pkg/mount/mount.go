@@ -64,16 +64,12 @@ func (h *Host) bind(source, target string, options []string) error {
 	return nil
 }
 
-// Unmount removes the mount, however often it is stacked, and the path; absent
-// is success.
-func (h *Host) Unmount(ctx context.Context, target string) error {
+// Release removes the mount, however often it is stacked, and leaves the path; absent is success.
+func (h *Host) Release(ctx context.Context, target string) error {
 	for {
 		_, mounted, err := h.Source(ctx, target)
-		if err != nil {
+		if err != nil || !mounted {
 			return err
-		}
-		if !mounted {
-			break
 		}
 		if err := ctx.Err(); err != nil {
 			return err
@@ -81,6 +77,13 @@ func (h *Host) Unmount(ctx context.Context, target string) error {
 		if err := h.mounter.Unmount(target); err != nil {
 			return fmt.Errorf("unmount %s: %w", target, err)
 		}
+	}
+}
+
+// Unmount is Release, and removes the path.
+func (h *Host) Unmount(ctx context.Context, target string) error {
+	if err := h.Release(ctx, target); err != nil {
+		return err
 	}
 	// Not RemoveAll: what is in an unmounted directory is somebody's data.
 	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
