@@ -74,7 +74,7 @@ var _ = Describe("The alerts about volumes", Label("alerts", "metrics", "lab", "
 		p.fires(ctx, "NearflashDirtyLimitAlwaysOn", labels, func(context.Context) error { return stop() })
 	}, NodeTimeout(specLimit))
 
-	It("fire for a cache that failed, for one that helps no more, and for one that is not filled", func(ctx SpecContext) {
+	It("fire for a cache that failed, and for one that helps no more", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		p := startPrometheus(ctx, s)
 
@@ -110,20 +110,6 @@ var _ = Describe("The alerts about volumes", Label("alerts", "metrics", "lab", "
 		_, _ = failed.write(ctx, 8, 8)                                           // it is what finds the SSD failing
 		Expect(p.awaitAlert(ctx, "NearflashVolumeUnhealthy", map[string]string{"node": nodeA, "pvc": failed.claim, "severity": "critical"})).To(Succeed())
 		Expect(mend(ctx)).To(Succeed()) // what comes of it is another spec's
-
-		By("holding a copy up")
-		moved, err := s.volume(ctx, volumeSpec{name: "moved", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
-		Expect(err).NotTo(HaveOccurred())
-		moved.set = largeSet
-		Expect(moved.start(ctx, nodeA)).To(Succeed())
-		_, err = moved.write(ctx, 0, largeSet)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(moved.warmUp(ctx)).To(Succeed())
-		Expect(moved.restart(ctx, nodeB)).To(Succeed())
-		Expect(moved.awaitHydrating(ctx, 2)).To(Succeed())
-		const clones = `for d in $(dmsetup ls --target clone | awk '/nf-/ {print $1}'); do dmsetup message $d 0 %s_hydration; done`
-		end := caused(ctx, nodeB, fmt.Sprintf(clones, "disable"), fmt.Sprintf(clones, "enable"))
-		p.fires(ctx, "NearflashHydrationStalled", map[string]string{"node": nodeB, "pvc": moved.claim}, end)
 	}, NodeTimeout(2*specLimit))
 })
 
