@@ -54,7 +54,8 @@ type Filesystem interface {
 	Mount(ctx context.Context, device, target, fsType string, options []string) error
 	BindMount(ctx context.Context, source, target string, options []string) error
 	BindBlock(ctx context.Context, device, target string, options []string) error
-	// Unmount removes the mount and the path; absent is success. Release leaves the path.
+	// Unmount removes the mount and the path; absent is success. Release leaves a path on which
+	// nothing is mounted.
 	Unmount(ctx context.Context, target string) error
 	Release(ctx context.Context, target string) error
 	// Source returns the device number of what is mounted at target.

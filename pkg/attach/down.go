@@ -17,8 +17,9 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// Unstage implements volume.Attacher. The staging path goes last: of a raw block volume without one the
-// kubelet takes for granted that it is unstaged, and asks no more (TearDownDevice in its csi_block.go).
+// Unstage implements volume.Attacher. The staging path of a raw block volume, on which nothing is mounted,
+// goes last: without it the kubelet takes the volume for unstaged, and asks no more (TearDownDevice in
+// its csi_block.go).
 func (a *Attacher) Unstage(ctx context.Context, id volume.ID, stagingPath string) error {
 	if err := a.FS.Release(ctx, stagingPath); err != nil {
 		return err

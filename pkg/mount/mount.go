@@ -64,12 +64,22 @@ func (h *Host) bind(source, target string, options []string) error {
 	return nil
 }
 
-// Release removes the mount, however often it is stacked, and leaves the path; absent is success.
+// Release removes the mount, however often it is stacked, and the path; absent is success. A path on
+// which nothing is mounted is left.
+//
+// With the path the kernel removes the copies of the mount that containers have in mount namespaces of
+// their own (detach_mounts in fs/namespace.c), which keep the device open.
 func (h *Host) Release(ctx context.Context, target string) error {
-	for {
+	for released := false; ; released = true {
 		_, mounted, err := h.Source(ctx, target)
-		if err != nil || !mounted {
+		if err != nil {
 			return err
+		}
+		if !mounted && released {
+			return removePath(target)
+		}
+		if !mounted {
+			return nil
 		}
 		if err := ctx.Err(); err != nil {
 			return err
@@ -80,11 +90,15 @@ func (h *Host) Release(ctx context.Context, target string) error {
 	}
 }
 
-// Unmount is Release, and removes the path.
+// Unmount is Release, and removes the path in any case.
 func (h *Host) Unmount(ctx context.Context, target string) error {
 	if err := h.Release(ctx, target); err != nil {
 		return err
 	}
+	return removePath(target)
+}
+
+func removePath(target string) error {
 	// Not RemoveAll: what is in an unmounted directory is somebody's data.
 	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("unmount %s: %w", target, err)
