@@ -66,7 +66,7 @@ func (s *Service) within(ctx context.Context, at place, limit time.Duration, act
 	if err == nil || limited.Err() == nil || ctx.Err() != nil {
 		return err
 	}
-	if !at.origin && limit >= serverPatience { // a long list is no silence
+	if !at.origin {
 		s.silences.put(at, s.now().Add(silence))
 	}
 	// By its text: a call that was given up is reported as one that goes on (ErrBusy), which is
