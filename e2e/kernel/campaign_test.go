@@ -124,11 +124,7 @@ func campaignOf(t *testing.T, of map[string]func(*campaign), otherwise uint64, b
 	if left := m.leaks(); len(left) > 0 {
 		t.Fatalf("left behind: %v", left)
 	}
-	for kind, c := range counts {
-		if ofStream(kind) && c.streamed == 0 {
-			t.Errorf("%s: in none of %d a cache came by stream", kind, c.disasters)
-		}
-	}
+	wantStreamed(t, counts)
 	report(seed, counts)
 }
 
