@@ -132,9 +132,7 @@ var _ = Describe("A claim of another CSI driver with data", Label("origin", "lab
 		Expect(v.verify(ctx, 16, 16, second)).To(Succeed())
 
 		By("deleting it, with the disk")
-		Expect(v.stop(ctx)).To(Succeed())
-		Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: v.claim}}, soon)).To(Succeed())
-		expectDiskGone(ctx, after.Name)
+		expectGone(ctx, v)
 	},
 		Entry("of ext4", ext4, v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
 		Entry("of ext4, writeback", ext4, v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
@@ -178,9 +176,7 @@ var _ = Describe("A claim of another CSI driver with data", Label("origin", "lab
 		Expect(after.Spec.PersistentVolumeSource).To(Equal(before.Spec.PersistentVolumeSource))
 		Expect(v.start(ctx, nodeA)).To(Succeed())
 		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
-		Expect(v.stop(ctx)).To(Succeed())
-		Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: v.claim}}, soon)).To(Succeed())
-		expectDiskGone(ctx, after.Name)
+		expectGone(ctx, v)
 	}, NodeTimeout(specLimit))
 
 	It("comes through a command that is killed again and again, and a claim that somebody makes again at once", func(ctx SpecContext) {
@@ -213,9 +209,7 @@ var _ = Describe("A claim of another CSI driver with data", Label("origin", "lab
 		Expect(after.Spec.PersistentVolumeReclaimPolicy).To(Equal(before.Spec.PersistentVolumeReclaimPolicy))
 		Expect(v.start(ctx, nodeB)).To(Succeed())
 		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
-		Expect(v.stop(ctx)).To(Succeed())
-		Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: v.claim}}, soon)).To(Succeed())
-		expectDiskGone(ctx, after.Name)
+		expectGone(ctx, v)
 	}, NodeTimeout(specLimit))
 })
 

@@ -179,8 +179,7 @@ var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "
 		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
 
 		By("deleting it")
-		Expect(v.stop(ctx)).To(Succeed())
-		Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: v.claim}}, soon)).To(Succeed())
+		Expect(v.deleteClaim(ctx)).To(Succeed())
 		expectDiskGone(ctx, pv.Name)
 		Expect(attachedTo(ctx, pv.Name)).To(BeEmpty())
 	}, NodeTimeout(specLimit))

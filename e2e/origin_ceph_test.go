@@ -13,7 +13,6 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/e2e/cluster"
@@ -88,8 +87,7 @@ func expectImageGone(ctx context.Context, pv string) {
 // deleteCeph ends the pod of a volume, deletes it and looks for what is left.
 func (v *vol) deleteCeph(ctx context.Context, pv string) {
 	GinkgoHelper()
-	Expect(v.stop(ctx)).To(Succeed())
-	Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: v.space.name, Name: v.claim}}, soon)).To(Succeed())
+	Expect(v.deleteClaim(ctx)).To(Succeed())
 	expectImageGone(ctx, pv)
 }
 

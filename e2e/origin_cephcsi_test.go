@@ -8,8 +8,6 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -48,8 +46,7 @@ var _ = Describe("A volume over ceph-csi", Label("ceph-csi", "lab", "slow"), fun
 		}
 
 		By("deleting it")
-		Expect(v.stop(ctx)).To(Succeed())
-		Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: v.claim}}, soon)).To(Succeed())
+		Expect(v.deleteClaim(ctx)).To(Succeed())
 		expectDiskGone(ctx, pv.Name)
 		var images []string
 		Expect(cephJSON(ctx, &images, "rbd", "ls")).To(Succeed())

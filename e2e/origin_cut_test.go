@@ -14,7 +14,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/e2e/cluster"
@@ -170,8 +169,6 @@ var _ = Describe("Who adopts a claim and gives it back", Label("origin", "lab", 
 		Expect(v.start(ctx, nodeB)).To(Succeed())
 		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
 		Expect(v.verify(ctx, 16, 16, more)).To(Succeed())
-		Expect(v.stop(ctx)).To(Succeed())
-		Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: v.claim}}, soon)).To(Succeed())
-		expectDiskGone(ctx, after.Name)
+		expectGone(ctx, v)
 	}, NodeTimeout(3*specLimit))
 })

@@ -71,9 +71,7 @@ func (s *space) originVolume(ctx context.Context, o originDriver, name, node str
 // expectGone ends the pod, deletes the volume, and looks for what is left of it.
 func expectGone(ctx context.Context, v *vol) {
 	GinkgoHelper()
-	Expect(v.stop(ctx)).To(Succeed())
-	meta := metav1.ObjectMeta{Namespace: v.space.name, Name: v.claim}
-	Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: meta}, soon)).To(Succeed())
+	Expect(v.deleteClaim(ctx)).To(Succeed())
 	expectDiskGone(ctx, v.PV)
 }
 

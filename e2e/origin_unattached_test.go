@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -44,10 +43,7 @@ var _ = Describe("A volume over a driver that attaches nothing", Label("origin-c
 		Expect(err).NotTo(HaveOccurred())
 		claim := cluster.Claim(cluster.ClaimSpec{Namespace: s.name, Name: "refused-" + s.name, Class: class, Size: "1Gi"})
 		Expect(k.API.Create(ctx, claim)).To(Succeed())
-		_, err = k.AwaitEvent(ctx, claim.Name, late, func(e cluster.Event) bool {
-			return e.Reason == "ProvisioningFailed" && strings.Contains(e.Message, "keeps no lost node from writing")
-		})
-		Expect(err).NotTo(HaveOccurred())
+		awaitProvisioningFailed(ctx, claim, late, "keeps no lost node from writing")
 
 		for name, spec := range map[string]volumeSpec{
 			"through": {mode: v1alpha1.CacheModeWritethrough},

@@ -3,14 +3,27 @@
 package e2e
 
 import (
+	"context"
+	"slices"
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/e2e/cluster"
 )
+
+// awaitProvisioningFailed waits until an event of a claim says all of these words.
+func awaitProvisioningFailed(ctx context.Context, claim *corev1.PersistentVolumeClaim, timeout time.Duration, words ...string) {
+	GinkgoHelper()
+	_, err := k.AwaitEvent(ctx, claim.Name, timeout, func(e cluster.Event) bool {
+		return e.Reason == "ProvisioningFailed" && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(e.Message, w) })
+	})
+	Expect(err).NotTo(HaveOccurred(), "an event with the words %q", words)
+}
 
 // A class that cannot be meant must say so on the claim: the parameter, its
 // value, and what is accepted.
@@ -21,15 +34,7 @@ var _ = DescribeTable("A wrong class fails its claim", Label("parameters"),
 		Expect(err).NotTo(HaveOccurred())
 		claim := cluster.Claim(cluster.ClaimSpec{Namespace: s.name, Name: "wrong-" + s.name, Class: class, Size: "64Mi"})
 		Expect(k.API.Create(ctx, claim)).To(Succeed())
-		_, err = k.AwaitEvent(ctx, claim.Name, soon, func(e cluster.Event) bool {
-			for _, word := range words {
-				if !strings.Contains(e.Message, word) {
-					return false
-				}
-			}
-			return e.Reason == "ProvisioningFailed"
-		})
-		Expect(err).NotTo(HaveOccurred(), "an event with the words %q", words)
+		awaitProvisioningFailed(ctx, claim, soon, words...)
 	},
 	Entry("unknown parameter", v1alpha1.CacheModeWritethrough, map[string]string{"cacheMod": "none"},
 		"cacheMod", `"none"`, "accepted", "cacheMode", NodeTimeout(soon)),

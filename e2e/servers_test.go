@@ -7,14 +7,12 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -75,10 +73,7 @@ func (v *vol) expectOn(ctx context.Context, on server) {
 func (s *space) refused(ctx context.Context, claim *corev1.PersistentVolumeClaim, words ...string) {
 	GinkgoHelper()
 	Expect(k.API.Create(ctx, claim)).To(Succeed())
-	_, err := k.AwaitEvent(ctx, claim.Name, soon, func(e cluster.Event) bool {
-		return e.Reason == "ProvisioningFailed" && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(e.Message, w) })
-	})
-	Expect(err).NotTo(HaveOccurred(), "an event with the words %q", words)
+	awaitProvisioningFailed(ctx, claim, soon, words...)
 	Expect(serversOf(ctx, "pvc-"+string(claim.UID))).To(BeEmpty())
 	Expect(k.DeleteAndWait(ctx, claim, soon)).To(Succeed())
 }
@@ -104,9 +99,7 @@ func (s server) awaitDoctor(ctx context.Context, says string) {
 // remove deletes the volume's pod and claim, and waits until the driver has forgotten it.
 func (v *vol) remove(ctx context.Context) {
 	GinkgoHelper()
-	Expect(v.stop(ctx)).To(Succeed())
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: v.space.name, Name: v.claim}}
-	Expect(k.DeleteAndWait(ctx, claim, soon)).To(Succeed())
+	Expect(v.deleteClaim(ctx)).To(Succeed())
 	Expect(v.space.awaitVolumeGone(ctx, v)).To(Succeed())
 }
 

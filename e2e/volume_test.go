@@ -141,6 +141,15 @@ func (v *vol) restart(ctx context.Context, node string) error {
 	return v.start(ctx, node)
 }
 
+// deleteClaim ends the pod and deletes the claim.
+func (v *vol) deleteClaim(ctx context.Context) error {
+	if err := v.stop(ctx); err != nil {
+		return err
+	}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: v.space.name, Name: v.claim}}
+	return k.DeleteAndWait(ctx, claim, soon)
+}
+
 // run runs a bash script in the pod.
 func (v *vol) run(ctx context.Context, script string) (string, error) {
 	out, err := k.Exec(ctx, v.space.name, v.pod, "", "set -euo pipefail\n"+script)

@@ -109,27 +109,14 @@ var _ = DescribeTable("A warm move whose source is lost in the middle", Label("w
 
 var _ = Describe("A volume whose old node cannot export", Label("warmmove", "lost", "lab"), func() {
 	It("starts from its hot set", Label("slow"), func(ctx SpecContext) {
-		s := newSpace(ctx)
-		v, err := s.volume(ctx, volumeSpec{name: "hot", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%"})
-		Expect(err).NotTo(HaveOccurred())
-		Expect(v.start(ctx, nodeA)).To(Succeed())
-		sum, err := v.write(ctx, 0, workingSet)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(v.warmUp(ctx)).To(Succeed())
+		v, sum := newSpace(ctx).hot(ctx)
 		Expect(v.stop(ctx)).To(Succeed())
 		Expect(v.awaitHotSet(ctx)).To(Succeed())
 
 		By("losing the node that has the retained cache")
 		loseNode(ctx)
 		Expect(v.start(ctx, nodeB)).To(Succeed())
-		cm, err := v.awaitMoved(ctx, 2)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(cm.Spec.SourceNode).To(BeEmpty(), "the second try is a hydration from the origin")
-		Expect(v.expectWhole(ctx)).To(Succeed())
-		rate, err := v.hitRate(ctx)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(rate).To(BeNumerically(">=", 0.95))
-		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+		v.expectFromHotSet(ctx, 2, sum)
 	}, NodeTimeout(specLimit))
 })
 
@@ -162,6 +149,33 @@ var _ = Describe("A volume that moves again before its cache is whole", Label("w
 		Expect(v.verify(ctx, 64, 4, late)).To(Succeed())
 	}, NodeTimeout(specLimit))
 })
+
+// hot starts a volume on node A with a working set that its cache has, of which it returns the
+// checksum.
+func (s *space) hot(ctx context.Context) (v *vol, sum string) {
+	GinkgoHelper()
+	v, err := s.volume(ctx, volumeSpec{name: "hot", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%"})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(v.start(ctx, nodeA)).To(Succeed())
+	sum, err = v.write(ctx, 0, workingSet)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(v.warmUp(ctx)).To(Succeed())
+	return v, sum
+}
+
+// expectFromHotSet: an ownership has begun with its cache filled from the origin with the hot set,
+// and reads it there.
+func (v *vol) expectFromHotSet(ctx context.Context, generation int64, sum string) {
+	GinkgoHelper()
+	cm, err := v.awaitMoved(ctx, generation)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(cm.Spec.SourceNode).To(BeEmpty(), "it is a hydration from the origin: the second try, where a node was lost")
+	Expect(v.expectWhole(ctx)).To(Succeed())
+	rate, err := v.hitRate(ctx)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(rate).To(BeNumerically(">=", 0.95))
+	Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+}
 
 // migration returns the CacheMigration of an ownership.
 func (v *vol) migration(ctx context.Context, generation int64) (*v1alpha1.CacheMigration, error) {

@@ -163,7 +163,7 @@ func (a *Adopter) twinsOf(ctx context.Context, pv *corev1.PersistentVolume, but 
 
 // source is what a CSI driver knows of a PersistentVolume, nil of one that has none.
 func source(pv *corev1.PersistentVolume) *corev1.CSIPersistentVolumeSource {
-	src, _ := pvsource.Of(context.Background(), pv) // it asks nobody
+	src, _ := pvsource.Of(pv)
 	return src
 }
 

@@ -1,7 +1,6 @@
 package adopt
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -52,7 +51,7 @@ func refuseClaim(f *facts, w Want) error {
 	case pv.DeletionTimestamp != nil:
 		return fmt.Errorf("PersistentVolume %s is being deleted: with its claim it would go", pv.Name)
 	case source(pv) == nil:
-		_, err := pvsource.Of(context.Background(), pv) // it asks nobody
+		_, err := pvsource.Of(pv)
 		return err
 	case source(pv).Driver == driverName:
 		return fmt.Errorf("claim %s has a volume of nearflash already", c.Name)

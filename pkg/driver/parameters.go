@@ -120,7 +120,7 @@ func parseOrigin(p *problems, params map[string]string) *volume.Origin {
 func parseTarget(p *problems, params map[string]string) string {
 	v := params[keyTarget]
 	if v != "" && !volume.IsTarget(v) {
-		p.add(keyTarget, "%q is not accepted; accepted is the name of a storage server: 1 to 58 lower-case letters, digits and inner hyphens", v)
+		p.add(keyTarget, "%q is not accepted; accepted is the name of a storage server: %s", v, volume.TargetNames)
 	}
 	return v
 }

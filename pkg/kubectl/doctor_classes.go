@@ -74,7 +74,7 @@ func classProblems(params map[string]string) []string {
 	if target := params["target"]; csi && target != "" {
 		out = append(out, "target is for backend iscsi only")
 	} else if target != "" && !domain.IsTarget(target) {
-		out = append(out, fmt.Sprintf("target %q is not accepted (accepted: 1 to 58 lower-case letters, digits and inner hyphens)", target))
+		out = append(out, fmt.Sprintf("target %q is not accepted (accepted: %s)", target, domain.TargetNames))
 	}
 	if csi && origin == "" {
 		out = append(out, "backend csi needs originStorageClass")

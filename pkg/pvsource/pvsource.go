@@ -4,7 +4,6 @@
 package pvsource
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -18,29 +17,19 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// Of returns what a CSI driver knows of a PersistentVolume. Errors: ErrInvalid.
-func Of(ctx context.Context, pv *corev1.PersistentVolume) (*corev1.CSIPersistentVolumeSource, error) {
-	out, err := Translated(ctx, pv)
-	if err != nil {
-		return nil, err
-	}
-	return out.Spec.CSI, nil
-}
-
-// Translated returns a PersistentVolume as one of its CSI driver, with that driver's labels of nodes
-// in its affinity. It is the same object if it is one already. Errors: ErrInvalid.
-func Translated(ctx context.Context, pv *corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
+// Of returns what a CSI driver knows of a PersistentVolume. It asks nobody. Errors: ErrInvalid.
+func Of(pv *corev1.PersistentVolume) (*corev1.CSIPersistentVolumeSource, error) {
 	if pv.Spec.CSI != nil {
-		return pv, nil
+		return pv.Spec.CSI, nil
 	}
 	if !Has(pv) {
 		return nil, fmt.Errorf("%w: PersistentVolume %s is of kind %s: accepted as an origin is a volume of a CSI driver (spec.csi), or of an in-tree kind that has one", volume.ErrInvalid, pv.Name, Kind(pv))
 	}
-	out, err := csitranslation.New().TranslateInTreePVToCSI(klog.FromContext(ctx), pv.DeepCopy())
+	out, err := csitranslation.New().TranslateInTreePVToCSI(klog.Background(), pv.DeepCopy())
 	if err != nil {
 		return nil, fmt.Errorf("%w: PersistentVolume %s of kind %s has no form of a CSI driver: %w", volume.ErrInvalid, pv.Name, Kind(pv), err)
 	}
-	return out, nil
+	return out.Spec.CSI, nil
 }
 
 // Has reports whether a PersistentVolume has a CSI driver.

@@ -32,6 +32,9 @@ func ParseID(s string) (ID, error) {
 	return ID(s), nil
 }
 
+// TargetNames is what IsTarget accepts, in the words of errors.
+const TargetNames = "1 to 58 lower-case letters, digits and inner hyphens"
+
 // targetPattern leaves room for the longest ID in the handle of a snapshot, which CSI bounds to 128
 // bytes.
 var targetPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,56}[a-z0-9])?$`)

@@ -48,7 +48,7 @@ func (c *Config) targets() (map[string]targetclient.Config, error) {
 			errs = append(errs, fmt.Errorf("--targets %s, entry %d: "+format, append([]any{c.TargetsFile, i + 1}, args...)...))
 		}
 		if !volume.IsTarget(t.Name) {
-			wrong("name %q: accepted are 1 to 58 lower-case letters, digits and inner hyphens", t.Name)
+			wrong("name %q: accepted are %s", t.Name, volume.TargetNames)
 		} else if _, twice := out[t.Name]; twice {
 			wrong("name %q is another entry's; accepted is one that no other has", t.Name)
 		}

@@ -219,7 +219,7 @@ func (b *Backend) Create(ctx context.Context, id volume.ID, req backend.Request)
 // one can be reached from, its own PersistentVolume says. One that was used under a version that
 // did not look at its secrets goes on: a node may have writes of it to flush.
 func usable(ctx context.Context, pv *corev1.PersistentVolume, static, used bool) error {
-	src, err := source(ctx, pv)
+	src, err := source(pv)
 	if err == nil && !used {
 		err = checkSecrets(pv.Name, secretNames(src))
 	}
@@ -253,7 +253,7 @@ func (b *Backend) lookCreate(ctx context.Context, id volume.ID, req backend.Requ
 		if f.origin, err = b.origin(ctx, req.Origin.PV); err != nil {
 			return f, err
 		}
-		src, err := source(ctx, f.origin)
+		src, err := source(f.origin)
 		if err == nil && f.claim == nil {
 			err = b.onlyOne(ctx, f.origin.Name, src)
 		}

@@ -70,7 +70,7 @@ func (b *Backend) plan(ctx context.Context, id volume.SnapshotID, of volume.ID, 
 	if _, deleted := f.claim.Annotations[annotationDeleted]; deleted || f.claim.DeletionTimestamp != nil {
 		return nil, fmt.Errorf("%w: claim %s/%s of volume %s is being deleted", volume.ErrNotFound, b.namespace, f.claim.Name, of)
 	}
-	src, err := source(ctx, f.pv)
+	src, err := source(f.pv)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (b *Backend) CanBegin(ctx context.Context, _, of volume.ID, req backend.Req
 	if err != nil {
 		return err
 	}
-	src, err := source(ctx, f.pv)
+	src, err := source(f.pv)
 	if err != nil {
 		return err
 	}

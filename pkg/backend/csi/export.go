@@ -56,7 +56,7 @@ func (b *Backend) Export(ctx context.Context, id volume.ID, g backend.Grant) (vo
 	if err := decideExport(id, f, g); err != nil {
 		return volume.Source{}, err
 	}
-	src, err := source(ctx, f.pv)
+	src, err := source(f.pv)
 	if err != nil {
 		return volume.Source{}, err
 	}

@@ -18,11 +18,11 @@ import (
 
 // source returns what a CSI driver knows of a PersistentVolume. One of an in-tree plugin that
 // was moved to a CSI driver is translated, as external-attacher does. Errors: ErrInvalid.
-func source(ctx context.Context, pv *corev1.PersistentVolume) (*corev1.CSIPersistentVolumeSource, error) {
+func source(pv *corev1.PersistentVolume) (*corev1.CSIPersistentVolumeSource, error) {
 	if mode := ptr.Deref(pv.Spec.VolumeMode, corev1.PersistentVolumeFilesystem); mode != corev1.PersistentVolumeBlock {
 		return nil, fmt.Errorf("%w: PersistentVolume %s has volumeMode %s: accepted as an origin is Block", volume.ErrInvalid, pv.Name, mode)
 	}
-	return pvsource.Of(ctx, pv)
+	return pvsource.Of(pv)
 }
 
 // attaches reports whether a driver has an attachment that can be ended: without one nothing
@@ -67,7 +67,7 @@ func (b *Backend) Fenced(ctx context.Context, id volume.ID, o volume.Origin) (bo
 		}
 		return b.fences(ctx, class.Provisioner)
 	}
-	src, err := source(ctx, pv)
+	src, err := source(pv)
 	if err != nil {
 		return false, err
 	}

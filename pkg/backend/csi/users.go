@@ -55,7 +55,7 @@ func (b *Backend) onlyOne(ctx context.Context, name string, src *corev1.CSIPersi
 			if pv.Name == name {
 				continue
 			}
-			if c, err := pvsource.Of(ctx, pv); err == nil && pvsource.Same(c, src) {
+			if c, err := pvsource.Of(pv); err == nil && pvsource.Same(c, src) {
 				other = pv.Name
 			}
 		}
@@ -82,7 +82,7 @@ func (b *Backend) notInline(ctx context.Context, name string, src *corev1.CSIPer
 			if inline == nil {
 				continue
 			}
-			if c, err := pvsource.Of(ctx, &corev1.PersistentVolume{Spec: *inline}); err == nil && pvsource.Same(c, src) {
+			if c, err := pvsource.Of(&corev1.PersistentVolume{Spec: *inline}); err == nil && pvsource.Same(c, src) {
 				user = fmt.Sprintf("VolumeAttachment %s to node %s", va.Name, va.Spec.NodeName)
 			}
 		}

@@ -204,7 +204,7 @@ func testKinds(t *testing.T, f *fixture) {
 		VolumeMode: ptr.To(corev1.PersistentVolumeBlock), Capacity: corev1.ResourceList{},
 		PersistentVolumeSource: corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1"}},
 	}}
-	src, err := source(t.Context(), moved)
+	src, err := source(moved)
 	if err != nil || src.Driver != "ebs.csi.aws.com" || src.VolumeHandle != "vol-1" {
 		t.Errorf("of a plugin that was moved to CSI: %+v, %v", src, err)
 	}

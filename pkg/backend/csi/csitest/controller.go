@@ -88,15 +88,12 @@ func (c *Cluster) attach(ctx context.Context, va *storagev1.VolumeAttachment, na
 	if controller == nil {
 		return map[string]string{"device": "disk-of-" + name}, nil
 	}
-	pv, node := &corev1.PersistentVolume{}, &storagev1.CSINode{}
-	if err := c.api.Get(ctx, types.NamespacedName{Name: name}, pv); err != nil {
-		return nil, err
-	}
-	if err := c.api.Get(ctx, types.NamespacedName{Name: va.Spec.NodeName}, node); err != nil {
+	pv, node, err := c.parties(ctx, va, name)
+	if err != nil {
 		return nil, err
 	}
 	published, err := controller.ControllerPublishVolume(ctx, &csipb.ControllerPublishVolumeRequest{
-		VolumeId: pv.Spec.CSI.VolumeHandle, NodeId: c.idOf(node), VolumeCapability: capability(pv), VolumeContext: pv.Spec.CSI.VolumeAttributes,
+		VolumeId: pv.Spec.CSI.VolumeHandle, NodeId: node, VolumeCapability: capability(pv), VolumeContext: pv.Spec.CSI.VolumeAttributes,
 	})
 	return published.GetPublishContext(), err
 }
@@ -107,23 +104,27 @@ func (c *Cluster) detach(ctx context.Context, va *storagev1.VolumeAttachment, na
 	if controller == nil {
 		return nil
 	}
-	pv, node := &corev1.PersistentVolume{}, &storagev1.CSINode{}
-	if err := c.api.Get(ctx, types.NamespacedName{Name: name}, pv); err != nil {
+	pv, node, err := c.parties(ctx, va, name)
+	if err != nil {
 		return err
 	}
-	if err := c.api.Get(ctx, types.NamespacedName{Name: va.Spec.NodeName}, node); err != nil {
-		return err
-	}
-	_, err := controller.ControllerUnpublishVolume(ctx, &csipb.ControllerUnpublishVolumeRequest{VolumeId: pv.Spec.CSI.VolumeHandle, NodeId: c.idOf(node)})
+	_, err = controller.ControllerUnpublishVolume(ctx, &csipb.ControllerUnpublishVolumeRequest{VolumeId: pv.Spec.CSI.VolumeHandle, NodeId: node})
 	return err
 }
 
-// idOf is what the driver calls a node.
-func (c *Cluster) idOf(node *storagev1.CSINode) string {
+// parties are the volume of an attachment, and what the driver calls its node.
+func (c *Cluster) parties(ctx context.Context, va *storagev1.VolumeAttachment, name string) (pv *corev1.PersistentVolume, id string, err error) {
+	pv, node := &corev1.PersistentVolume{}, &storagev1.CSINode{}
+	if err := c.api.Get(ctx, types.NamespacedName{Name: name}, pv); err != nil {
+		return nil, "", err
+	}
+	if err := c.api.Get(ctx, types.NamespacedName{Name: va.Spec.NodeName}, node); err != nil {
+		return nil, "", err
+	}
 	for _, d := range node.Spec.Drivers {
 		if d.Name == c.Driver {
-			return d.NodeID
+			id = d.NodeID
 		}
 	}
-	return ""
+	return pv, id, nil
 }
