@@ -1,10 +1,11 @@
 # Sourced by what uses a lab of its own, with the command in the array lab: it is ended
 # when the shell ends, also after a failure or a signal; of a failed run its logs are
-# printed. Long commands go through run.
+# printed. Long commands go through run. Who has more to do at the end calls stop with what
+# the shell ends with.
 # shellcheck shell=bash
 child=
 stop() {
-  local rc=$?
+  local rc=${1:-$?}
   trap - EXIT
   trap '' INT TERM
   if [[ -n $child ]]; then

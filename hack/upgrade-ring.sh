@@ -27,7 +27,12 @@ tree="$out/tree"
 lab=("$out/lab" --name "upgrade-$(pwd | cksum | cut -d' ' -f1)")
 . hack/lab-part.sh
 remove_tree() { git worktree remove --force "$tree" 2>/dev/null || true; }
-trap 'remove_tree; stop' EXIT
+leave() {
+  local rc=$?
+  remove_tree
+  stop "$rc"
+}
+trap leave EXIT
 git worktree prune
 git worktree add --quiet --force --detach "$tree" "$commit"
 run "${lab[@]}" images of "$tree" --dir "$kept" --tag "$tag"

@@ -5,7 +5,7 @@ import (
 )
 
 // ExportState says whether a node exports a retained cache to another one. Lent is the word of
-// versions before for Exported, which only they write and read.
+// versions before for Exported, which only they write: [ExportState.Now].
 //
 // +kubebuilder:validation:Enum=Preparing;Exported;Lent;Refused;Released
 type ExportState string
@@ -20,6 +20,18 @@ const (
 	// ExportStateReleased means that the source node does not serve any more.
 	ExportStateReleased ExportState = "Released"
 )
+
+// exportStateLent is the word of versions before for Exported.
+const exportStateLent ExportState = "Lent"
+
+// Now is the state in the words of this version: a move may have been begun by one before, and
+// goes on.
+func (s ExportState) Now() ExportState {
+	if s == exportStateLent {
+		return ExportStateExported
+	}
+	return s
+}
 
 // ServedFrom says where a hydration reads.
 //

@@ -124,6 +124,6 @@ func (o *migrationsOptions) row(m move) []string {
 	if !o.wide {
 		return row
 	}
-	return append(row, m.Name, fmt.Sprint(m.Spec.Generation), orNone(string(m.Status.Source.State)),
+	return append(row, m.Name, fmt.Sprint(m.Spec.Generation), orNone(string(m.Status.Source.State.Now())),
 		perSecond(m.Spec.BandwidthBytesPerSecond), m.deadline(now), m.took(), orNone(oneLine(m.Spec.MethodReason)), orNone(oneLine(m.message())))
 }

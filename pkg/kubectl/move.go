@@ -97,7 +97,7 @@ func (m move) ended() bool { return m.Status.Outcome != "" }
 
 // state is in one word what the move does.
 func (m move) state() string {
-	lease := m.Status.Source.State
+	lease := m.Status.Source.State.Now()
 	switch {
 	case m.ended():
 		return strings.ToLower(string(m.Status.Outcome))
@@ -205,7 +205,7 @@ func (m move) message() string { return cmp.Or(m.Status.OutcomeMessage, m.Status
 
 // imports reports whether a move that goes on reads a retained cache, or waits for it.
 func (m move) imports(r v1alpha1.RetainedCache) bool {
-	lease := m.Status.Source.State
+	lease := m.Status.Source.State.Now()
 	return !m.ended() && m.Spec.SourceNode == r.NodeName && m.Spec.SourceGeneration == r.Generation && (lease == "" || lease == v1alpha1.ExportStateExported)
 }
 

@@ -160,7 +160,7 @@ func (d *Destination) importCache(ctx context.Context, obj *v1alpha1.CacheMigrat
 	if err != nil {
 		return nil, unavailable("node %s has not said whether it exports its cache: %v", node, err)
 	}
-	if answer.State != v1alpha1.ExportStateExported {
+	if answer.State.Now() != v1alpha1.ExportStateExported {
 		return nil, unavailable("node %s does not export its cache (%s): %s", node, answer.State, answer.Message)
 	}
 	if obj.Spec.Method == v1alpha1.MigrationStream {
@@ -285,7 +285,7 @@ func follow(ctx context.Context, w watch.Interface, m volume.MoveID, heard func(
 		if e.Type == watch.Deleted {
 			return nil, fmt.Errorf("%w: CacheMigration %s was deleted", volume.ErrNotFound, m.Name)
 		}
-		switch obj.Status.Source.State {
+		switch obj.Status.Source.State.Now() {
 		case "":
 		case v1alpha1.ExportStatePreparing:
 			heard()

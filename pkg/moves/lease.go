@@ -100,7 +100,7 @@ func (s *Source) facts(ctx context.Context, obj *v1alpha1.CacheMigration) (facts
 		// A destination that reads from the origin does not come back.
 		ended: obj.Status.Outcome != "" || obj.DeletionTimestamp != nil || obj.Status.Progress.ServedFrom == v1alpha1.ServedFromOrigin ||
 			!deadline.IsZero() && !s.Now().Before(deadline.Time),
-		state:  obj.Status.Source.State,
+		state:  obj.Status.Source.State.Now(),
 		served: served.UID == string(obj.UID),
 	}, nil
 }
@@ -119,7 +119,7 @@ func (s *Source) exportCache(ctx context.Context, obj *v1alpha1.CacheMigration) 
 		return fmt.Errorf("export for move %s: %w", m.Name, err)
 	case err != nil:
 		klog.FromContext(ctx).Info("Retained cache is not exported", "move", m.Name, "to", obj.Spec.DestinationNode, "reason", err.Error())
-		if obj.Status.Source.State == v1alpha1.ExportStateExported {
+		if obj.Status.Source.State.Now() == v1alpha1.ExportStateExported {
 			// It was exported before a restart, so that nobody may use it any more.
 			if err := s.release(ctx, id, m); err != nil {
 				return err

@@ -38,6 +38,7 @@ func TestMoves(t *testing.T) {
 		"deleted while waiting":   testDeletedWhileWaiting,
 		"orphan":                  testOrphan,
 		"source restarts":         testSourceRestarts,
+		"source is upgraded":      testUpgraded,
 		"killed before answer":    testKilledBeforeAnswer,
 		"source reboots":          testSourceReboots,
 		"progress":                testProgress,

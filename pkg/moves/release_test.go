@@ -91,6 +91,23 @@ func testSourceRestarts(t *testing.T, f *fixture) {
 	f.wantState(m, v1alpha1.ExportStateReleased)
 }
 
+// testUpgraded: a version before has answered, in its own word.
+func testUpgraded(t *testing.T, f *fixture) {
+	stop := f.source()
+	m, _ := f.mustBegin()
+	stop()
+	obj := f.load(m)
+	obj.Status.Source.State = "Lent"
+	must(t, f.api.Status().Update(t.Context(), obj))
+	f.source()
+	time.Sleep(3 * time.Second) // longer than the grace
+	if _, served := f.lessor.lease(f.id); !served || f.lessor.calls() != 1 || f.load(m).Status.Source.State != "Lent" {
+		t.Error("the upgrade ended or changed a lease that is used")
+	}
+	must(t, f.b.Finish(t.Context(), m, volume.MoveEnded, "the pod left"))
+	f.wantState(m, v1alpha1.ExportStateReleased)
+}
+
 // testKilledBeforeAnswer: the lease exists, its key is lost, B waits.
 func testKilledBeforeAnswer(t *testing.T, f *fixture) {
 	kill := make(chan struct{})

@@ -108,6 +108,8 @@ type plugin struct {
 	watchMoves func(context.Context) error
 	// loginKey is what the accounts are derived of that the node logs in to the storage server with.
 	loginKey *keyagreement.Key
+	// listening is closed when the CSI socket takes calls.
+	listening chan struct{}
 	// api reads from the API server itself.
 	api client.Client
 	// moveCounts counts the ends of moves.
@@ -222,7 +224,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	if err != nil {
 		return nil, err
 	}
-	p := &plugin{cfg: cfg, api: api, watchMoves: watchMoves, findings: &findings{}, locks: &keylock.Set{}, owned: owned, requested: requested, moveCounts: &metrics.Moves{}}
+	p := &plugin{cfg: cfg, api: api, watchMoves: watchMoves, findings: &findings{}, locks: &keylock.Set{}, owned: owned, requested: requested, moveCounts: &metrics.Moves{}, listening: make(chan struct{})}
 	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile, OwnISCSID: cfg.MakeInitiatorName, Programs: &preflight.Programs{}, Outside: runner.Outside, Without: cfg.WithoutTargets}
 	p.hostTools = hosttools.Host{Run: runner, Proc: "/proc"}
 	p.readInitiator(entries)
@@ -382,6 +384,7 @@ func (p *plugin) serveCSI(ctx context.Context, rec rpc.Recorder) error {
 	if err != nil {
 		return fmt.Errorf("CSI endpoint: %w", err)
 	}
+	close(p.listening)
 	s := rpc.NewServer(ctx, rec)
 	csi.RegisterIdentityServer(s, driver.NewIdentity(p.cfg.Version, p.ready).WithTopology(p.cfg.topology()))
 	node := driver.NewNode(p.attacher, p.locks, p.cfg.NodeName, p.cfg.MaxVolumes).WithTopology(p.cfg.topology()).WithLoginKey(p.loginKey)
@@ -393,8 +396,14 @@ func (p *plugin) serveCSI(ctx context.Context, rec rpc.Recorder) error {
 }
 
 // register announces the plugin once it can serve. A refusal ends the process:
-// kubelet asks again when the socket appears again.
+// kubelet asks again when the socket appears again. It calls the driver at once, and refuses one
+// whose CSI socket is not there yet.
 func (p *plugin) register(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-p.listening:
+	}
 	ready := func(ctx context.Context) (bool, error) { return p.ready(ctx) == nil, nil }
 	if wait.PollUntilContextCancel(ctx, time.Second, true, ready) != nil {
 		return nil
