@@ -1,6 +1,7 @@
 #!/bin/sh
-# What hack/arm64-ring.sh runs inside the image of the node plugin: each program that the
-# plugin calls starts, and those that work on files do so.
+# What hack/arm64-ring.sh runs inside the image of the node plugin, or with the argument target
+# in that of the storage server: each program that is called there starts, and those that work
+# on files do so.
 set -eu
 cd /tmp
 
@@ -18,11 +19,15 @@ says() {
 
 [ "$(uname -m)" = aarch64 ]
 [ "$(dpkg-query --admindir=/var/lib/dpkg -W -f '${Architecture}' lvm2)" = arm64 ]
-says "nearflash-node v" /nearflash-node --version
 says "LVM version" lvm version
+says "kmod version" modprobe --version
+if [ "${1:-}" = target ]; then
+  says "nearflash-target v" /nearflash-target --version
+  exit 0
+fi
+says "nearflash-node v" /nearflash-node --version
 says "Library version" dmsetup version
 says "iscsiadm version" iscsiadm --version
-says "kmod version" modprobe --version
 says "util-linux" blkid -V
 says "util-linux" mount -V
 says "mke2fs" mke2fs -V

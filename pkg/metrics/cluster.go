@@ -46,6 +46,9 @@ type Cluster struct {
 	Leads <-chan struct{}
 	// Gather returns the facts.
 	Gather func(context.Context) (ClusterFacts, error)
+	// Stale says why the facts may be of before, and nil if they are not: what Gather reads from
+	// does not know when nothing new comes any more.
+	Stale func() error
 	// Storage returns the storage servers that were asked.
 	Storage func() []StorageServer
 	// Now is the clock's.
@@ -56,7 +59,7 @@ type Cluster struct {
 
 // NewCluster returns a Cluster without storage servers.
 func NewCluster(leads <-chan struct{}, gather func(context.Context) (ClusterFacts, error), now func() time.Time) *Cluster {
-	return &Cluster{Leads: leads, Gather: gather, Storage: func() []StorageServer { return nil }, Now: now, descs: descsOf(clusterTable())}
+	return &Cluster{Leads: leads, Gather: gather, Stale: func() error { return nil }, Storage: func() []StorageServer { return nil }, Now: now, descs: descsOf(clusterTable())}
 }
 
 // Describe implements prometheus.Collector.
@@ -84,7 +87,8 @@ func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
 	facts, err := c.Gather(ctx)
-	if own.put(nameControllerSees, number(err == nil)); err != nil {
+	// What is stale is served all the same: a volume that waited for its node does so still.
+	if own.put(nameControllerSees, number(err == nil && c.Stale() == nil)); err != nil {
 		// The reason gets into the log. What else there is is served all the same (Handler).
 		ch <- prometheus.NewInvalidMetric(c.descs[nameAtRiskLost].Desc, err)
 		return

@@ -156,3 +156,18 @@ func TestClusterBlind(t *testing.T) {
 		}
 	}
 }
+
+// TestClusterStale: what may be old is served, and said to be so.
+func TestClusterStale(t *testing.T) {
+	c := newCluster(true, clusterFacts(), nil)
+	c.Stale = func() error { return errors.New("no role") }
+	r := prometheus.NewRegistry()
+	r.MustRegister(c)
+	answer := httptest.NewRecorder()
+	metrics.Handler(t.Context(), r).ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody))
+	for _, want := range []string{"nearflash_controller_cluster_visible 0\n", "nearflash_unflushed_volume_node_lost{"} {
+		if body := answer.Body.String(); !strings.Contains(body, want) {
+			t.Errorf("status %d, %q is not in:\n%s", answer.Code, want, body)
+		}
+	}
+}

@@ -179,7 +179,7 @@ func clusterTable() []Metric {
 	server := []string{"address"}
 	return []Metric{
 		m(nil, nameControllerLeads, "1 if this controller leads, else 0. The figures below are those of the one that leads."),
-		m(nil, nameControllerSees, "1 if the controller that leads could read the records of volumes and nodes, else 0: then the figures that rest on them are absent, and alerts on them silent. Those of storage servers do not rest on them."),
+		m(nil, nameControllerSees, "1 if the controller that leads can read the records of volumes and nodes, else 0: then the figures that rest on them are absent or old, and alerts on them silent. Those of storage servers do not rest on them."),
 		m(volumeLabels, nameAtRiskLost, "There for each volume whose newest writes may be on the SSD of one node alone, where no pod works with it: 1 if Kubernetes does not say that this node is ready, so that the volume waits for it, else 0."),
 		m(volumeLabels, nameAtRiskBytes, "Of such a volume, what the node last reported as not flushed. Absent if it never did. More may have come after that."),
 		m(volumeLabels, nameAtRiskAge, "Of such a volume, the time since it was last known to have nothing that was not flushed. Absent if that is not known."),

@@ -34,6 +34,11 @@ func clusterMetrics(mgr manager.Manager, cfg Config, servers map[string]storageS
 	informed := mgr.GetCache()
 	gather := func(ctx context.Context) (metrics.ClusterFacts, error) { return clusterFacts(ctx, informed, plugins) }
 	c := metrics.NewCluster(mgr.Elected(), gather, time.Now)
+	look := &sight{api: mgr.GetAPIReader()}
+	if err := mgr.Add(look); err != nil {
+		return nil, fmt.Errorf("look at the records: %w", err)
+	}
+	c.Stale = look.problem
 	var watches []*storageWatch
 	for _, name := range namesOf(servers) {
 		reporter, ok := servers[name].storage.(backend.Reporter)
@@ -89,7 +94,7 @@ func pluginPodsOf(cfg Config) (*pluginPods, error) {
 func clusterFacts(ctx context.Context, in client.Reader, plugins *pluginPods) (f metrics.ClusterFacts, err error) {
 	volumes, pools, moves := &v1alpha1.CachedVolumeList{}, &v1alpha1.CachePoolList{}, &v1alpha1.CacheMigrationList{}
 	nodes, registrations := &corev1.NodeList{}, &storagev1.CSINodeList{}
-	for _, list := range []client.ObjectList{volumes, pools, moves, nodes, registrations} {
+	for _, list := range []client.ObjectList{volumes, pools, moves, nodes, registrations} { // those that sight looks at, too
 		// Nothing is written to what is read here.
 		if err := in.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return f, fmt.Errorf("list %T: %w", list, err)

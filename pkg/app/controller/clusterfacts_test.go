@@ -11,11 +11,18 @@ import (
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/backend/reported"
+	"github.com/nearflash/nearflash/pkg/kube"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -66,4 +73,47 @@ func TestStorageWatch(t *testing.T) {
 			t.Errorf("log lacks the remedy: %s", log.String())
 		}
 	})
+}
+
+// TestSight: what cannot be read any more is noticed, and that it can be again.
+func TestSight(t *testing.T) {
+	scheme, err := kube.NewScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var forbidden atomic.Bool
+	var asked atomic.Int32
+	api := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			asked.Add(1)
+			if _, moves := list.(*v1alpha1.CacheMigrationList); moves && forbidden.Load() {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "cachemigrations"}, "", errors.New("no role"))
+			}
+			if o := (&client.ListOptions{}).ApplyOptions(opts); o.Limit != 1 {
+				return fmt.Errorf("a look at %T has the limit %d", list, o.Limit)
+			}
+			return c.List(ctx, list, opts...)
+		},
+	}).Build()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &sight{api: api}
+		if err := s.problem(); err != nil {
+			t.Errorf("before the first look: %v", err)
+		}
+		go func() { _ = s.Start(ctx) }() // always nil
+		for _, away := range []bool{false, true, false} {
+			forbidden.Store(away)
+			time.Sleep(sightInterval + time.Second)
+			synctest.Wait()
+			if err := s.problem(); (err != nil) != away || away && !strings.Contains(err.Error(), "CacheMigrationList") {
+				t.Errorf("forbidden %t: %v", away, err)
+			}
+		}
+		cancel()
+		synctest.Wait()
+	})
+	if n := asked.Load(); n != 4*5 {
+		t.Errorf("%d requests for 4 looks at 5 kinds", n)
+	}
 }

@@ -78,6 +78,8 @@ func requestOf(req *http.Request) string {
 	switch {
 	case req.URL.Query().Get("watch") != "":
 		verb = "WATCH"
+	case req.URL.Query().Get("limit") == "1":
+		verb = "LOOK" // of sight, which asks for one, however many there are
 	case verb == http.MethodGet && len(parts) == 1:
 		verb = "LIST"
 	}
@@ -94,13 +96,13 @@ func (c *traffic) take() map[string]int {
 }
 
 // ofVolumes is how many requests are about what there are many of; watches, which
-// are renewed by the clock, are not.
+// are renewed by the clock, and looks are not.
 func ofVolumes(n map[string]int) int {
 	sum := 0
 	for request, times := range n {
 		switch verb, kind, _ := strings.Cut(request, " "); kind {
 		case "cachedvolumes", "cachemigrations", "cachepools", "persistentvolumes", "persistentvolumeclaims", "nodes", "events":
-			if verb != "WATCH" {
+			if verb != "WATCH" && verb != "LOOK" {
 				sum += times
 			}
 		}
