@@ -240,7 +240,7 @@ func (v *vol) expectWhole(ctx context.Context) error {
 			return "the data device has the table " + table, nil
 		}
 		left, err := k.Host.Run(ctx, v.node, fmt.Sprintf(
-			"dmsetup ls | grep -E 'nf-%[1]s.(path|source)|%[2]s.fill' || true; ls /var/lib/nearflash/fills | grep -v '[.]stay$' || true; cat /sys/class/iscsi_session/session*/targetname | grep lend || true",
+			"dmsetup ls | grep -E 'nf-%[1]s.(path|source)|%[2]s.fill' || true; ls /var/lib/nearflash/fills | grep -vE '[.](stay|heat)$' || true; cat /sys/class/iscsi_session/session*/targetname | grep lend || true",
 			v.Handle, strings.ReplaceAll(v.Handle, "-", "--")))
 		if err == nil && strings.TrimSpace(left) != "" {
 			return "still there: " + left, nil
