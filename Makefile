@@ -77,7 +77,7 @@ test-million: ## Caches of a million chunks: moves, deaths of the source, memory
 
 .PHONY: test-stock-smoke
 test-stock-smoke: ## The least of ring 2 on the oldest kernel that is supported, unmodified, in an emulated machine.
-	KERNEL=debian-12 RUN="$${RUN:-^TestKernel(Targets|OldXFS|Smoke|IOErrors[A-Za-z]*)$$}" KEEP=$(OUT)/stock-smoke hack/kernel-ring.sh
+	KERNEL=debian-12 RUN="$${RUN:-^TestKernel(Targets|OldXFS|SMART|Smoke|IOErrors[A-Za-z]*)$$}" KEEP=$(OUT)/stock-smoke hack/kernel-ring.sh
 
 .PHONY: test-stock-kernels
 test-stock-kernels: ## What says most of ring 2, on distributions' kernels (KERNEL, CPUS, RUN choose); half an hour each.

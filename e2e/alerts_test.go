@@ -137,8 +137,7 @@ var _ = Describe("The alerts about nodes", Label("alerts", "metrics", "lab", "sl
 		p.fires(ctx, "NearflashUnstageStuck", nil, func(ctx context.Context) error { return errors.Join(end(ctx), held.stop(ctx)) })
 
 		By("keeping the plugin from reading the state of volumes")
-		const plugin = `nsenter --target $(pidof nearflash-node) --mount `
-		end = caused(ctx, nodeA, plugin+`sh -c 'mount --bind /bin/false $(command -v dmsetup)'`, plugin+`sh -c 'umount $(command -v dmsetup) 2>/dev/null || true'`)
+		end = caused(ctx, nodeA, inPlugin+`sh -c 'mount --bind /bin/false $(command -v dmsetup)'`, inPlugin+`sh -c 'umount $(command -v dmsetup) 2>/dev/null || true'`)
 		p.fires(ctx, "NearflashMetricsPassFailing", map[string]string{"node": nodeA}, end)
 
 		By("stopping the plugin of a node that has unflushed writes of a volume that nobody uses")
@@ -209,11 +208,7 @@ var _ = Describe("The alerts about controller and storage server", Label("alerts
 		Expect(p.await(ctx, `nearflash_storage_server_up == 1`, one)).To(Succeed())
 
 		By("filling the thin pool")
-		end := caused(ctx, cluster.StorageMachine, `set -e
-size=$(lvs --noheadings --nosuffix --units m -o lv_size storage/pool | cut -d. -f1)
-lvcreate -q -n e2e-fill -V ${size}M -T storage/pool
-dd if=/dev/zero of=/dev/storage/e2e-fill bs=1M count=$((size * 90 / 100)) oflag=direct status=none`,
-			`lvremove -qq -y storage/e2e-fill 2>/dev/null || true`)
+		end := caused(ctx, cluster.StorageMachine, fmt.Sprintf(fillPool, 92), emptyPool)
 		p.fires(ctx, "NearflashStorageServerNearlyFull", map[string]string{"severity": "critical"}, end)
 
 		By("stopping the storage server's service")

@@ -124,7 +124,7 @@ type prometheus struct{ url string }
 // startPrometheus runs Prometheus on this machine until the spec ends. It finds
 // the plugins as a PodMonitor of the chart does, by labels and by the name of the
 // port, and shows the token of an account that has the chart's role for it.
-func startPrometheus(ctx context.Context, s *space) *prometheus {
+func startPrometheus(ctx context.Context, s *space, more ...scrape) *prometheus {
 	GinkgoHelper()
 	program := os.Getenv(prometheusVariable)
 	Expect(program).NotTo(BeEmpty(), "%s is not set: name a Prometheus, as hack/cluster-ring.sh does", prometheusVariable)
@@ -134,9 +134,17 @@ func startPrometheus(ctx context.Context, s *space) *prometheus {
 	}
 	write("token", []byte(readerToken(ctx, s)))
 	write("rules.yaml", hastyRules(ctx))
+	jobs := ""
+	for i, m := range more {
+		write(fmt.Sprintf("more-%d-rules.yaml", i), m.rules)
+		for name, text := range m.files {
+			write(name, text)
+		}
+		jobs += m.job
+	}
 	write("prometheus.yaml", fmt.Appendf(nil, `
 global: {scrape_interval: 3s, scrape_timeout: 3s, evaluation_interval: 1s}
-rule_files: [rules.yaml]
+rule_files: [rules.yaml, more-*-rules.yaml]
 scrape_configs:
   - job_name: nearflash
     scheme: https
@@ -150,7 +158,7 @@ scrape_configs:
     relabel_configs:
       - {action: keep, source_labels: [__meta_kubernetes_pod_label_app_kubernetes_io_name], regex: nearflash}
       - {action: keep, source_labels: [__meta_kubernetes_pod_container_port_name], regex: metrics}
-`, os.Getenv("KUBECONFIG"), k.Namespace))
+%s`, os.Getenv("KUBECONFIG"), k.Namespace, jobs))
 	address := freeAddress(ctx)
 	log, err := os.Create(filepath.Join(dir, "log"))
 	Expect(err).NotTo(HaveOccurred())
@@ -167,6 +175,14 @@ scrape_configs:
 		Expect(log.Close()).To(Succeed())
 	})
 	return &prometheus{url: "http://" + address}
+}
+
+// scrape is what a Prometheus asks besides the plugins: an entry of scrape_configs, rules, and the files
+// that the entry names.
+type scrape struct {
+	job   string
+	rules []byte
+	files map[string][]byte
 }
 
 // readerToken makes an account that may get /metrics, and returns its token.
@@ -186,29 +202,37 @@ func readerToken(ctx context.Context, s *space) string {
 	return answer.Status.Token
 }
 
-// hastyRules are the chart's alerts, which fire as soon as they are true for two
-// seconds, and look back less far. What is dirty is too old after five.
+// hastyRules are the chart's alerts, which fire hastily.
 func hastyRules(ctx context.Context) []byte {
 	GinkgoHelper()
 	text, err := exec.CommandContext(ctx, "helm", "template", "nearflash", chart(),
 		"--set", "metrics.alerts.enabled=true", "--show-only", "templates/metrics/alerts.yaml").Output()
 	Expect(err).NotTo(HaveOccurred())
 	var object struct {
-		Spec struct {
-			Groups []struct {
-				Name  string           `json:"name"`
-				Rules []map[string]any `json:"rules"`
-			} `json:"groups"`
-		} `json:"spec"`
+		Spec ruleFile `json:"spec"`
 	}
 	Expect(yaml.Unmarshal(text, &object)).To(Succeed())
-	for _, group := range object.Spec.Groups {
+	return object.Spec.hastily()
+}
+
+// ruleFile is a file of rules.
+type ruleFile struct {
+	Groups []struct {
+		Name  string           `json:"name"`
+		Rules []map[string]any `json:"rules"`
+	} `json:"groups"`
+}
+
+// hastily is the file with rules that fire as soon as they are true for two seconds, and look back less far.
+func (f ruleFile) hastily() []byte {
+	GinkgoHelper()
+	for _, group := range f.Groups {
 		for _, rule := range group.Rules {
 			rule["for"] = "2s"
 			rule["expr"] = hasty(fmt.Sprint(rule["expr"]))
 		}
 	}
-	text, err = yaml.Marshal(object.Spec)
+	text, err := yaml.Marshal(f)
 	Expect(err).NotTo(HaveOccurred())
 	return text
 }
@@ -342,15 +366,15 @@ func (p *prometheus) alerts(ctx context.Context, name string, labels map[string]
 }
 
 func (p *prometheus) awaitAlert(ctx context.Context, name string, labels map[string]string) error {
-	return p.awaitFiring(ctx, name, labels, 1)
+	return p.awaitFiring(ctx, name, labels, 1, late)
 }
 
 func (p *prometheus) awaitResolved(ctx context.Context, name string) error {
-	return p.awaitFiring(ctx, name, nil, 0)
+	return p.awaitFiring(ctx, name, nil, 0, late)
 }
 
-func (p *prometheus) awaitFiring(ctx context.Context, name string, labels map[string]string, want int) error {
-	return cluster.AwaitEvery(ctx, time.Second, late, func(ctx context.Context) (string, error) {
+func (p *prometheus) awaitFiring(ctx context.Context, name string, labels map[string]string, want int, limit time.Duration) error {
+	return cluster.AwaitEvery(ctx, time.Second, limit, func(ctx context.Context) (string, error) {
 		firing, err := p.alerts(ctx, name, labels)
 		if err != nil || len(firing) == want {
 			return "", err

@@ -280,3 +280,45 @@ func awaitPool(ctx context.Context, node string, ready bool) error {
 		return "", nil
 	})
 }
+
+var _ = Describe("A node whose SSDs come blank at each boot", Label("pool", "crash", "lab", "slow"), Serial, func() {
+	It("makes a pool by itself, and its volumes begin with empty caches", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.volume(ctx, volumeSpec{name: "there", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "64Mi", cacheSize: "100%"})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		sum, err := v.write(ctx, 0, 8)
+		Expect(err).NotTo(HaveOccurred())
+		before, err := v.cacheUUID(ctx, nodeA)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(before).NotTo(BeEmpty())
+		Expect(v.stop(ctx)).To(Succeed())
+		Expect(v.awaitRecord(ctx, retainedOn(nodeA))).To(Succeed())
+		pool, err := poolOf(ctx, nodeA)
+		Expect(err).NotTo(HaveOccurred())
+
+		By("cutting the power of a node, whose SSDs lose everything")
+		wipe := "set -e\n"
+		for _, d := range pool.Status.Devices {
+			wipe += fmt.Sprintf("blkdiscard -f -z %[1]s 2>/dev/null || dd if=/dev/zero of=%[1]s bs=1M oflag=direct status=none || true\n", d.Path)
+		}
+		DeferCleanup(func(ctx SpecContext) {
+			Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
+			Expect(k.AwaitDriver(ctx, late)).To(Succeed())
+		}, NodeTimeout(2*late))
+		_, err = k.Host.Run(ctx, nodeA, "sync --file-system /var/lib/kubelet\n"+wipe)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(k.Lab.Kill(ctx, nodeA)).To(Succeed())
+		Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
+		Expect(k.AwaitDriver(ctx, late)).To(Succeed())
+
+		By("using the volume there again")
+		Expect(awaitPool(ctx, nodeA, true)).To(Succeed())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		Expect(v.awaitCondition(ctx, v1alpha1.ReasonCacheActive)).To(Succeed())
+		after, err := v.cacheUUID(ctx, nodeA)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(after).NotTo(Equal(before))
+		Expect(v.verify(ctx, 0, 8, sum)).To(Succeed())
+	}, NodeTimeout(specLimit))
+})

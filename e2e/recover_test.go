@@ -19,7 +19,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -239,11 +238,7 @@ func (v *vol) awaitFenced(ctx context.Context, says string) error {
 // restoreRecord has a record vanish, as it does with an API server, and makes it anew,
 // without its status if that has no owner.
 func restoreRecord(ctx context.Context, record *v1alpha1.CachedVolume) error {
-	lost := &v1alpha1.CachedVolume{ObjectMeta: metav1.ObjectMeta{Name: record.Name}}
-	if err := k.API.Patch(ctx, lost, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))); err != nil {
-		return err
-	}
-	if err := k.DeleteAndWait(ctx, lost, soon); err != nil {
+	if err := loseRecord(ctx, record.Name); err != nil {
 		return err
 	}
 	before, status := record.UID, record.Status

@@ -33,7 +33,9 @@ func (f *firstVersion) upgrade(ctx context.Context, first, meanwhile func()) {
 	GinkgoHelper()
 	By("upgrading")
 	plugin := os.Getenv(pluginVariable)
-	f.expectDoctor(ctx, filepath.Join(f.dir, "bin", "kubectl-nearflash"))
+	if !f.early {
+		f.expectDoctor(ctx, filepath.Join(f.dir, "bin", "kubectl-nearflash"))
+	}
 	f.shell(ctx, "helm get values -n nearflash nearflash -o yaml >"+f.values)
 	f.shell(ctx, "helm show crds "+chart()+" | kubectl apply --server-side --force-conflicts -f -")
 	f.replaceTarget(ctx, filepath.Join(checkout(), "_output", "lab-bin", "nearflash-target"))
@@ -53,6 +55,7 @@ func (f *firstVersion) upgrade(ctx context.Context, first, meanwhile func()) {
 	Expect(k.AwaitDriver(ctx, late)).To(Succeed())
 	(&release{}).expectImages(ctx, f.next)
 	f.expectDoctor(ctx, plugin)
+	f.early = false
 	f.shell(ctx, plugin+" list -A -o wide")
 }
 
@@ -94,7 +97,12 @@ func (f *firstVersion) rollBack(ctx context.Context) {
 	f.shell(ctx, "helm rollback -n nearflash nearflash 1 --wait --timeout "+upgradeLimit)
 	// docs/how-to/storage-server.md: the server refuses a controller of a version without epochs.
 	f.forgetEpoch(ctx)
-	Expect(k.AwaitDriver(ctx, late)).To(Succeed())
+	if f.early {
+		// Its pools are not ready as long as there are entries that it cannot read.
+		Expect(k.AwaitPlugins(ctx, late)).To(Succeed())
+	} else {
+		Expect(k.AwaitDriver(ctx, late)).To(Succeed())
+	}
 	(&release{}).expectImages(ctx, f.old)
 }
 

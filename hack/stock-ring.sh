@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # that changes; the rescue; several paths, their loss for a while and for good; the storage server and its crashes;
 # a stream between two nodes, and what it rests on; what the kernel counts of failed requests;
 # snapshots, and what they freeze; a campaign of disasters around streams, the loss of power among them.
-most='^TestKernel(Targets|OldXFS|Smoke|Lifecycle|WarmRestart|MoveCold|Move|MapAfterData|FlushUnderLoad|DirtyLimit|FailoverAtRisk|Change|Rescue|Multipath|PathsReturn|PathsOver|ShutOut|DeviceInfo|Volume|Restart|Stream|StreamPrewarmed|StreamLoad|StreamLevels|StreamLevelsControl|HotSetStream|CampaignStream|IOErrors[A-Za-z]*|Freeze|Snapshot[A-Za-z]*)$'
+most='^TestKernel(Targets|OldXFS|SMART|Smoke|Lifecycle|WarmRestart|MoveCold|Move|MapAfterData|FlushUnderLoad|DirtyLimit|FailoverAtRisk|Change|Rescue|Multipath|PathsReturn|PathsOver|ShutOut|DeviceInfo|Volume|Restart|Stream|StreamPrewarmed|StreamLoad|StreamLevels|StreamLevelsControl|HotSetStream|CampaignStream|IOErrors[A-Za-z]*|Freeze|Snapshot[A-Za-z]*)$'
 run=${RUN:-$most}
 [[ $run != all ]] || run=
 

@@ -140,35 +140,47 @@ func (c *Cluster) discover(ctx context.Context) error {
 // registered with its kubelet and every pool is ready. It sets Workers.
 func (c *Cluster) AwaitDriver(ctx context.Context, timeout time.Duration) error {
 	return Await(ctx, timeout, func(ctx context.Context) (string, error) {
-		pods, err := c.DriverPods(ctx)
-		if err != nil {
-			return "", err
+		if lacks, err := c.pluginsNotReady(ctx); lacks != "" || err != nil {
+			return lacks, err
 		}
-		nodes, controllers := 0, 0
-		for i := range pods {
-			if !PodReady(&pods[i]) {
-				return fmt.Sprintf("pod %s is not ready", pods[i].Name), nil
-			}
-			switch pods[i].Labels[componentLabel] {
-			case componentNode:
-				nodes++
-			case componentController:
-				controllers++
-			}
-		}
-		if nodes == 0 || controllers == 0 {
-			return fmt.Sprintf("%d driver pods, %d of them node plugins and %d controllers", len(pods), nodes, controllers), nil
-		}
-		registered, err := c.registeredNodes(ctx)
-		if err != nil {
-			return "", err
-		}
-		if len(registered) != nodes {
-			return fmt.Sprintf("driver registered on %v, %d node plugins run", registered, nodes), nil
-		}
-		c.Workers = registered
 		return c.poolsNotReady(ctx)
 	})
+}
+
+// AwaitPlugins is AwaitDriver whatever the pools say.
+func (c *Cluster) AwaitPlugins(ctx context.Context, timeout time.Duration) error {
+	return Await(ctx, timeout, c.pluginsNotReady)
+}
+
+func (c *Cluster) pluginsNotReady(ctx context.Context) (string, error) {
+	pods, err := c.DriverPods(ctx)
+	if err != nil {
+		return "", err
+	}
+	nodes, controllers := 0, 0
+	for i := range pods {
+		if !PodReady(&pods[i]) {
+			return fmt.Sprintf("pod %s is not ready", pods[i].Name), nil
+		}
+		switch pods[i].Labels[componentLabel] {
+		case componentNode:
+			nodes++
+		case componentController:
+			controllers++
+		}
+	}
+	if nodes == 0 || controllers == 0 {
+		return fmt.Sprintf("%d driver pods, %d of them node plugins and %d controllers", len(pods), nodes, controllers), nil
+	}
+	registered, err := c.registeredNodes(ctx)
+	if err != nil {
+		return "", err
+	}
+	if len(registered) != nodes {
+		return fmt.Sprintf("driver registered on %v, %d node plugins run", registered, nodes), nil
+	}
+	c.Workers = registered
+	return "", nil
 }
 
 func (c *Cluster) registeredNodes(ctx context.Context) ([]string, error) {

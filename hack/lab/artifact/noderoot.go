@@ -30,7 +30,7 @@ const (
 func nodeTree() tree {
 	return tree{variant: "minbase", packages: []string{
 		"ca-certificates", "containerd", "containernetworking-plugins", "e2fsprogs", "fio", "iproute2", "iptables",
-		"kmod", "lvm2", "mount", "nftables", "open-iscsi", "procps", "runc", "thin-provisioning-tools", "udev",
+		"kmod", "lvm2", "mount", "nftables", "open-iscsi", "procps", "runc", "smartmontools", "thin-provisioning-tools", "udev",
 		"user-mode-linux", "util-linux", "xfsprogs",
 	}}
 }

@@ -79,6 +79,7 @@ func (q QEMU) Spec(g Guest) (proc.Spec, error) {
 		args = append(args, "-drive", "if=virtio,format=raw,cache=unsafe,discard=unmap,file="+d)
 	}
 	args = append(args, "-drive", "if=virtio,format=raw,readonly=on,file="+q.Modules)
+	args = append(args, smartDisks()...)
 	for tag, folder := range append([]string{g.Share}, q.Folders...) {
 		name := shareTag
 		if tag > 0 {
@@ -88,6 +89,17 @@ func (q QEMU) Spec(g Guest) (proc.Spec, error) {
 	}
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + g.RunDir, "TMPDIR=" + g.RunDir}
 	return proc.Spec{Name: g.Name, Path: q.Program, Args: args, Env: env, Dir: g.RunDir, Log: g.Console}, nil
+}
+
+// smartDisks are two NVMe disks for the tests of SMART, by their serial numbers: one is well, the
+// other says that it has become unreliable (bit 2 of NVMe's critical warnings). Nothing is kept on them.
+func smartDisks() []string {
+	var args []string
+	for i, d := range []string{"serial=well", "serial=failing,smart_critical_warning=4"} {
+		name := fmt.Sprintf("smart%d", i)
+		args = append(args, "-blockdev", "driver=null-co,size=64M,read-zeroes=on,node-name="+name, "-device", "nvme,drive="+name+","+d)
+	}
+	return args
 }
 
 // monitorSocket is QEMU's monitor, relative to the guest's RunDir.
