@@ -38,7 +38,7 @@ func (s *Sampler) sample(v Volume, status *devmapper.CacheStatus, stats map[stri
 			if l := latency(st.Total.Histogram, old.Histogram); l.Known {
 				out.Latency[d] = l
 			}
-			if d == DeviceVolume {
+			if d == DeviceVolume && age >= leastRateTime {
 				out.ReadIOPS = float64(st.Total.Read.Operations-old.Read.Operations) / age.Seconds()
 				out.WriteIOPS = float64(st.Total.Write.Operations-old.Write.Operations) / age.Seconds()
 				out.RatesKnown = true

@@ -156,6 +156,18 @@ func (s *Sampler) Scrape(ctx context.Context) Snapshot {
 	return s.last
 }
 
+// Current returns a pass of this second, which those share who ask within one. Unlike Scrape it
+// saves nothing: its totals may go back after a power cut, its recent figures do not. Who gives up
+// ends no pass: others wait for it, and it may not count as one of an SSD that hangs.
+func (s *Sampler) Current(ctx context.Context) Snapshot {
+	if err := s.acquire(ctx); err != nil {
+		return Snapshot{Err: fmt.Errorf("measure volumes: %w", err)}
+	}
+	defer s.release()
+	s.pass(context.WithoutCancel(ctx), passFresh)
+	return s.last
+}
+
 // Final takes the last counts of a volume and saves them. It is called just
 // before the volume's cache gets another table or is taken down: what was counted
 // since the pass before would be lost. It is best effort, and takes no longer

@@ -38,6 +38,8 @@ type machine struct {
 	passes               int
 	// hang holds StatusAll up until its context ends.
 	hang bool
+	// ended are what the contexts of passes said.
+	ended []error
 }
 
 func newMachine(t *testing.T) *machine {
@@ -67,6 +69,7 @@ func (m *machine) StatusAll(ctx context.Context) (map[string]devmapper.CacheStat
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.passes++
+	m.ended = append(m.ended, ctx.Err())
 	if m.hang {
 		<-ctx.Done()
 		return nil, ctx.Err()

@@ -132,7 +132,7 @@ type Sample struct {
 	IO      map[Device]IO
 	Latency map[Device]Latency
 	// ReadIOPS and WriteIOPS are the rates of the volume in the last minute,
-	// RatesKnown whether it was seen twice in it.
+	// RatesKnown whether it was seen twice in it, a second apart.
 	ReadIOPS, WriteIOPS float64
 	RatesKnown          bool
 }

@@ -15,6 +15,9 @@ const (
 	// windowStep is the least time between two points that are kept, so that
 	// frequent scrapes cost no memory.
 	windowStep = 5 * time.Second
+	// leastRateTime is the least time that a rate is of: passes follow one another within
+	// milliseconds where tables are swapped.
+	leastRateTime = time.Second
 )
 
 // window is a series of totals over the time before now.
