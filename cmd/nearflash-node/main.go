@@ -2,7 +2,8 @@
 // attaches volumes through a cache on the SSDs of its node. "nearflash-node rescue"
 // flushes the cache of a node that is lost. "nearflash-node iscsid" becomes open-iscsi's daemon, for
 // hosts that have none. "nearflash-node freeze" is what the plugin runs to
-// freeze a filesystem and to thaw it, whatever has become of the plugin.
+// freeze a filesystem and to thaw it, whatever has become of the plugin. "nearflash-node figures"
+// prints what the plugin in the same container measures now.
 package main
 
 import (
@@ -11,6 +12,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/app"
 	"github.com/nearflash/nearflash/pkg/app/node"
+	"github.com/nearflash/nearflash/pkg/figures"
 	"github.com/nearflash/nearflash/pkg/freeze"
 	"github.com/nearflash/nearflash/pkg/version"
 )
@@ -27,6 +29,11 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "iscsid" {
 		daemon := node.ISCSID{}
 		app.Main(app.Command{Name: "nearflash-node iscsid", Args: os.Args[2:], AddFlags: daemon.AddFlags, Run: daemon.Run})
+		return
+	}
+	if len(os.Args) > 1 && os.Args[1] == figures.Command {
+		ask := node.Figures{Out: os.Stdout}
+		app.Main(app.Command{Name: "nearflash-node figures", Args: os.Args[2:], AddFlags: ask.AddFlags, Run: ask.Run})
 		return
 	}
 	cfg := node.Config{Version: version.Version}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/app/controller"
 	"github.com/nearflash/nearflash/pkg/app/node"
+	"github.com/nearflash/nearflash/pkg/figures"
 	"github.com/nearflash/nearflash/pkg/kubectl"
 )
 
@@ -157,6 +158,9 @@ func (c *Checker) program(cmd command) {
 	switch {
 	case strings.HasSuffix(cmd.args[0], "nearflash-node") && first == "rescue":
 		(&node.Rescue{}).AddFlags(flags)
+		args = args[1:]
+	case strings.HasSuffix(cmd.args[0], "nearflash-node") && first == figures.Command:
+		(&node.Figures{}).AddFlags(flags)
 		args = args[1:]
 	case strings.HasSuffix(cmd.args[0], "nearflash-node"):
 		(&node.Config{}).AddFlags(flags)

@@ -21,6 +21,7 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/attach/hotset"
+	"github.com/nearflash/nearflash/pkg/figures"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/preflight"
 	"github.com/nearflash/nearflash/pkg/preflight/hosttools"
@@ -94,6 +95,8 @@ type Config struct {
 	HealthAddress string
 	// Metrics says where /metrics is served, and to whom.
 	Metrics metricserver.Config
+	// FiguresSocket is the unix socket at which "nearflash-node figures" asks; empty serves none.
+	FiguresSocket string
 	// Version is the build's version.
 	Version string
 }
@@ -165,6 +168,7 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.Int64Var(&c.MaxVolumes, "max-volumes", 0, "how many volumes may be published to this node; 0 is no limit")
 	fs.StringVar(&c.AttachLimitOf, "attach-limit-of", "", "the CSI `driver` of all origins, whose limit of volumes on this node is that of this driver's volumes too, but for those that pods use without a cache")
 	fs.StringVar(&c.HealthAddress, "health-address", "", "`host:port` for /healthz and /readyz; empty for none")
+	fs.StringVar(&c.FiguresSocket, "figures-socket", figures.DefaultSocket, "`path` of the unix socket with the figures of this second, for root in this container (nearflash-node figures); empty for none")
 	fs.StringVar(&c.NodeIP, "node-ip", "", "the node's `address`, at which its caches are exported to other nodes; empty: they are not")
 	fs.IntVar(&c.WarmStartPort, "warm-start-port", 3262, "`port` at which caches are exported to other nodes")
 	fs.StringVar(&c.WarmStartMethod, "warm-start-method", volume.WordAuto, "how another node's cache is read if the volume does not say it: auto, clone (dm-clone over iSCSI) or stream")
@@ -220,6 +224,9 @@ func (c *Config) Validate() error {
 	}
 	if !filepath.IsAbs(c.StateDir) {
 		errs = append(errs, fmt.Errorf("--state-dir %q: accepted is an absolute path", c.StateDir))
+	}
+	if c.FiguresSocket != "" && !filepath.IsAbs(c.FiguresSocket) {
+		errs = append(errs, fmt.Errorf("--figures-socket %q: accepted is an absolute path", c.FiguresSocket))
 	}
 	errs = append(errs, validatePool("--pool-devices", c.PoolDevices, "--pool-redundancy", c.PoolRedundancy)...)
 	for _, p := range c.Pools {

@@ -180,6 +180,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { return p.serveCSI(ctx, calls) })
 	group.Go(func() error { return health.Serve(ctx, cfg.HealthAddress, cfg.Endpoint, p.ready) })
 	group.Go(func() error { return metricserver.Serve(ctx, cfg.Metrics, config, p.metrics(calls)) })
+	group.Go(func() error { return p.serveFigures(ctx) })
 	if cfg.RegistrationDir != "" {
 		group.Go(func() error { return p.register(ctx) })
 	}

@@ -1,0 +1,95 @@
+// Package figures is how `kubectl nearflash top` learns of the figures of this second. The node
+// plugin serves them on a unix socket in its container, which root alone can reach. What asks
+// there is `nearflash-node figures` in the same container, and kubectl runs that by exec: it takes
+// no port, and no token is shown to a node.
+package figures
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const (
+	// Command is the word after nearflash-node.
+	Command = "figures"
+	// DefaultSocket is in the container's own filesystem: it goes with the container.
+	DefaultSocket = "/run/nearflash/figures.sock"
+	// MaxBytes is more than any answer has: some 700 bytes a volume.
+	MaxBytes = 16 << 20
+
+	// version of answers. What is added does not change it, what is understood in another way does.
+	version = 1
+)
+
+// ErrVersion is that an answer is of a version that this program does not know.
+var ErrVersion = errors.New("the answer is of another version")
+
+// Answer are the figures of a node.
+type Answer struct {
+	// Version is set by Encode.
+	Version int `json:"version"`
+	// Problem says what could not be measured; empty if all was.
+	Problem string `json:"problem,omitempty"`
+	// Volumes are those attached to the node.
+	Volumes []Volume `json:"volumes"`
+}
+
+// Volume are the figures of a volume.
+type Volume struct {
+	ID volume.ID `json:"id"`
+	// Cache is what the node would report now.
+	Cache v1alpha1.CacheStatus `json:"cache"`
+}
+
+// Encode returns an answer as it is sent.
+func Encode(a Answer) ([]byte, error) {
+	a.Version = version
+	text, err := json.Marshal(a)
+	if err != nil {
+		return nil, fmt.Errorf("figures: %w", err)
+	}
+	return append(text, '\n'), nil
+}
+
+// Parse reads an answer. It errs with ErrVersion, and at words that a terminal would not print:
+// nobody has checked them, as the API server checks what is reported.
+func Parse(text []byte) (Answer, error) {
+	var head struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(text, &head); err != nil {
+		return Answer{}, fmt.Errorf("figures: %w", err)
+	}
+	if head.Version != version {
+		return Answer{}, fmt.Errorf("figures: %w: %d, known is %d", ErrVersion, head.Version, version)
+	}
+	var a Answer
+	if err := json.Unmarshal(text, &a); err != nil {
+		return Answer{}, fmt.Errorf("figures: %w", err)
+	}
+	for _, v := range a.Volumes {
+		for _, word := range []string{string(v.ID), string(v.Cache.Mode), string(v.Cache.Health)} {
+			if Printable(word) != word {
+				return Answer{}, fmt.Errorf("figures: %q is no word", word)
+			}
+		}
+	}
+	a.Problem = Printable(a.Problem)
+	return a, nil
+}
+
+// Printable returns a text with blanks for whatever moves a cursor.
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
+}

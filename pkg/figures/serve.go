@@ -1,0 +1,105 @@
+package figures
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+const (
+	// path is what is asked for.
+	path = "/figures"
+	// headerTimeout bounds how long a client may take to send a request's head, and sendTimeout
+	// how long until it has the answer.
+	headerTimeout, sendTimeout = 5 * time.Second, 15 * time.Second
+	// maxRefusal is what is read of the text of a refusal.
+	maxRefusal = 1 << 10
+)
+
+// Source measures now. An error is that nothing could be measured.
+type Source func(ctx context.Context) (Answer, error)
+
+// Serve answers who asks until ctx ends. It closes the listener.
+func Serve(ctx context.Context, listener net.Listener, source Source) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { answer(w, r, source) })
+	s := &http.Server{
+		Handler: mux, ReadHeaderTimeout: headerTimeout, WriteTimeout: sendTimeout,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		ErrorLog:    log.New(connectionLog{klog.FromContext(ctx)}, "", 0),
+	}
+	s.SetKeepAlivesEnabled(false) // each who asks is a process that asks once
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	defer stop()
+	if err := s.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func answer(w http.ResponseWriter, r *http.Request, source Source) {
+	a, err := source(r.Context())
+	var text []byte
+	if err == nil {
+		text, err = Encode(a)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if _, err := w.Write(text); err != nil {
+		klog.FromContext(r.Context()).V(4).Info("Figures not sent", "reason", err.Error())
+	}
+}
+
+// Ask returns the answer of the plugin that serves at a socket, as it was sent.
+func Ask(ctx context.Context, socket string) ([]byte, error) {
+	var d net.Dialer
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return d.DialContext(ctx, "unix", socket)
+	}}
+	// The host is a form: the socket says who is asked.
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://plugin"+path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("ask the plugin: %w", err)
+	}
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if form := new(url.Error); errors.As(err, &form) {
+		err = form.Err // without an address that is none
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask the plugin: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // what there is of the reason
+		return nil, fmt.Errorf("the plugin answers %s: %s", resp.Status, strings.TrimSpace(string(text)))
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, MaxBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the plugin's answer: %w", err)
+	}
+	if len(text) > MaxBytes {
+		return nil, fmt.Errorf("the plugin's answer has more than %d bytes", MaxBytes)
+	}
+	return text, nil
+}
+
+// connectionLog is the log of net/http, which tells of what clients do wrong.
+type connectionLog struct{ klog.Logger }
+
+// Write implements io.Writer.
+func (l connectionLog) Write(p []byte) (int, error) {
+	l.V(2).Info("Connection to the socket of figures failed", "reason", strings.TrimSpace(string(p)))
+	return len(p), nil
+}
