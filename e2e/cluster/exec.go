@@ -5,12 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/remotecommand"
-	"k8s.io/streaming/pkg/httpstream"
+	"github.com/nearflash/nearflash/pkg/podexec"
 )
 
 // Exec runs a bash script in a container and returns its standard output. An
@@ -28,28 +24,12 @@ func (c *Cluster) ExecStream(ctx context.Context, namespace, pod, container, scr
 
 // ExecPipe is ExecStream with standard input, which may be nil for none.
 func (c *Cluster) ExecPipe(ctx context.Context, namespace, pod, container, script string, stdin io.Reader, stdout io.Writer) error {
-	url := c.Clients.CoreV1().RESTClient().Post().
-		Resource("pods").Namespace(namespace).Name(pod).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{
-			Container: container, Command: []string{"bash", "-c", script}, Stdin: stdin != nil, Stdout: true, Stderr: true,
-		}, scheme.ParameterCodec).URL()
-	ws, err := remotecommand.NewWebSocketExecutor(c.REST, http.MethodGet, url.String())
-	if err != nil {
-		return fmt.Errorf("exec in %s: %w", pod, err)
-	}
-	spdy, err := remotecommand.NewSPDYExecutor(c.REST, http.MethodPost, url)
-	if err != nil {
-		return fmt.Errorf("exec in %s: %w", pod, err)
-	}
-	executor, err := remotecommand.NewFallbackExecutor(ws, spdy, func(err error) bool {
-		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	var stderr bytes.Buffer
+	err := podexec.Executor{Config: c.REST, Core: c.Clients.CoreV1().RESTClient()}.Run(ctx, podexec.Command{
+		Namespace: namespace, Pod: pod, Container: container, Args: []string{"bash", "-c", script}, Stdin: stdin, Stdout: stdout, Stderr: &stderr,
 	})
 	if err != nil {
-		return fmt.Errorf("exec in %s: %w", pod, err)
-	}
-	var stderr bytes.Buffer
-	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: &stderr}); err != nil {
-		return fmt.Errorf("exec in %s: %w: %s", pod, err, tail(stderr.String()))
+		return fmt.Errorf("%w: %s", err, tail(stderr.String()))
 	}
 	return nil
 }
