@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -64,6 +66,38 @@ func awaitShown(ctx context.Context, words []string, args ...string) error {
 	})
 }
 
+// measuredNow is what top shows of a volume on node A. It fails if that is older than the question,
+// by the clock of the node.
+func measuredNow(ctx context.Context, v *vol) (*v1alpha1.CacheStatus, error) {
+	clock, err := k.Host.Run(ctx, nodeA, "date +%s")
+	if err != nil {
+		return nil, err
+	}
+	asked, err := strconv.ParseInt(strings.TrimSpace(clock), 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("clock of %s: %w", nodeA, err)
+	}
+	out, errOut, status, err := plugin(ctx, "top", "-n", v.space.name, v.claim, "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	if status != 0 || errOut != "" {
+		return nil, fmt.Errorf("top: status %d: %s", status, errOut)
+	}
+	var list struct{ Items []v1alpha1.CachedVolume }
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		return nil, fmt.Errorf("top: %w", err)
+	}
+	if len(list.Items) != 1 {
+		return nil, fmt.Errorf("top shows %d volumes, not one:\n%s", len(list.Items), out)
+	}
+	cache := &list.Items[0].Status.Cache
+	if cache.ObservedTime.Unix() < asked {
+		return nil, fmt.Errorf("asked at %s, top shows what was measured at %s", time.Unix(asked, 0).UTC(), cache.ObservedTime.UTC())
+	}
+	return cache, nil
+}
+
 var _ = Describe("The kubectl plugin", Label("kubectl"), func() {
 	It("shows a volume in use, the pools and a healthy cluster", func(ctx SpecContext) {
 		s := newSpace(ctx)
@@ -108,6 +142,32 @@ var _ = Describe("The kubectl plugin", Label("kubectl"), func() {
 
 		By("completing its name")
 		Expect(shown(ctx, "__complete", "describe", "-n", s.name, "sh")).To(HavePrefix(v.claim + "\n"))
+	}, NodeTimeout(specLimit))
+
+	It("shows what a volume does now", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.volume(ctx, volumeSpec{name: "live", mode: v1alpha1.CacheModeWriteback, kind: ext4, cacheSize: "64Mi"})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+
+		By("measuring it when it is asked for, right after it was attached")
+		first, err := measuredNow(ctx, v)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(first.Mode).To(Equal(v1alpha1.CacheModeWriteback))
+
+		By("having its rates at the second look")
+		_, err = v.write(ctx, 0, 16)
+		Expect(err).NotTo(HaveOccurred())
+		time.Sleep(2 * time.Second) // two measurements a second apart
+		second, err := measuredNow(ctx, v)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(second.Performance.WriteIOPS).To(HaveValue(BeNumerically(">", 0)), "%+v", second)
+		Expect(second.Performance.Volume.P99Micros).NotTo(BeNil(), "%+v", second)
+
+		By("asking no node if what was reported is enough")
+		_, errOut, status, err := plugin(ctx, "top", "-n", s.name, v.claim, "--reported")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(status).To(BeZero(), errOut)
 	}, NodeTimeout(specLimit))
 
 	It("answers bad input with one line that says what to do", func(ctx SpecContext) {

@@ -135,7 +135,7 @@ type clusterFacts struct {
 
 // gather reads everything once.
 func (s *session) gather(ctx context.Context) (*clusterFacts, error) {
-	f := &clusterFacts{nodes: map[string]*corev1.Node{}, registered: map[string]bool{}, pools: map[string]*v1alpha1.CachePool{}, plugins: map[string]*corev1.Pod{}}
+	f := &clusterFacts{nodes: map[string]*corev1.Node{}, registered: map[string]bool{}, pools: map[string]*v1alpha1.CachePool{}}
 	var nodes corev1.NodeList
 	var csiNodes storagev1.CSINodeList
 	var pools v1alpha1.CachePoolList
@@ -162,17 +162,8 @@ func (s *session) gather(ctx context.Context) (*clusterFacts, error) {
 	for i := range pools.Items {
 		f.pools[pools.Items[i].Name] = &pools.Items[i]
 	}
-	for i := range pods.Items {
-		switch pod := &pods.Items[i]; pod.Labels[componentLabel] {
-		case componentNode:
-			// The younger of two is the one that shall stay.
-			if have := f.plugins[pod.Spec.NodeName]; have == nil || have.DeletionTimestamp != nil {
-				f.plugins[pod.Spec.NodeName] = pod
-			}
-		case componentController:
-			f.controllers = append(f.controllers, *pod)
-		}
-	}
+	f.plugins = pluginsByNode(pods.Items)
+	f.controllers = slices.DeleteFunc(slices.Clone(pods.Items), func(pod corev1.Pod) bool { return pod.Labels[componentLabel] != componentController })
 	f.provisioners = map[string]string{}
 	for _, c := range classes.Items {
 		f.provisioners[c.Name] = c.Provisioner

@@ -12,11 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/pkg/driver"
 	"github.com/nearflash/nearflash/pkg/kube"
+	"github.com/nearflash/nearflash/pkg/podexec"
 )
 
 // driverName is the CSI driver of nearflash in PersistentVolumes, CSINodes and
@@ -45,7 +47,9 @@ type Factory struct {
 	// Client returns a client that reads from the API server itself. It is called
 	// once for a command.
 	Client func() (client.Client, error)
-	Clock  Clock
+	// Executor returns what runs commands in pods. It is called once for a command.
+	Executor func() (Executor, error)
+	Clock    Clock
 	// Interactive tells that someone can answer a question on In, Terminal that
 	// Out is a screen.
 	Interactive, Terminal bool
@@ -61,16 +65,33 @@ func NewFactory() *Factory {
 		Interactive: term.IsTerminal(int(os.Stdin.Fd())),
 		Terminal:    term.IsTerminal(int(os.Stdout.Fd())),
 	}
-	f.Client = f.newClient
+	f.Client, f.Executor = f.newClient, f.newExecutor
 	return f
 }
 
-func (f *Factory) newClient() (client.Client, error) {
+// restConfig is the way to the cluster that kubectl's flags name.
+func (f *Factory) restConfig() (*rest.Config, error) {
 	config, err := f.Config.ToRESTConfig()
 	if err != nil {
 		return nil, fmt.Errorf("no way to a cluster: %w; name a kubeconfig with --kubeconfig or KUBECONFIG", err)
 	}
 	config.QPS, config.Burst = clientQPS, clientBurst
+	return config, nil
+}
+
+func (f *Factory) newExecutor() (Executor, error) {
+	config, err := f.restConfig()
+	if err != nil {
+		return nil, err
+	}
+	return podexec.New(config)
+}
+
+func (f *Factory) newClient() (client.Client, error) {
+	config, err := f.restConfig()
+	if err != nil {
+		return nil, err
+	}
 	scheme, err := newScheme()
 	if err != nil {
 		return nil, err

@@ -90,6 +90,8 @@ type rig struct {
 	input       string
 	interactive bool
 	terminal    bool
+	// executor runs commands in pods; nil fails a test whose program wants one.
+	executor kubectl.Executor
 }
 
 func newRig(t *testing.T, objs ...client.Object) *rig {
@@ -151,6 +153,12 @@ func (r *rig) runUntil(interrupt <-chan struct{}, args ...string) (code int, std
 	f := &kubectl.Factory{
 		IOStreams: streams, Config: genericclioptions.NewConfigFlags(false), Clock: r.clock, Interactive: r.interactive, Terminal: r.terminal,
 		Client: func() (client.Client, error) { return r.client, nil },
+		Executor: func() (kubectl.Executor, error) {
+			if r.executor == nil {
+				r.t.Error("the program runs commands in pods")
+			}
+			return r.executor, nil
+		},
 	}
 	code = kubectl.Execute(ctx, f, args)
 	return code, out.String(), errOut.String()

@@ -170,7 +170,7 @@ site    -      -      -        -         -     -         -         -          - 
 		},
 	} {
 		t.Run(tc, func(t *testing.T) {
-			code, out, errOut := newRig(t, fleet()...).run(c.args...)
+			code, out, errOut := newRig(t, fleet()...).run(append(c.args, "--reported")...)
 			expect(t, "output", out, c.wantOut)
 			expect(t, "errors", errOut, c.wantErr)
 			if code != 0 {
@@ -195,7 +195,7 @@ func TestTopWatch(t *testing.T) {
 	r.tick("pvc-1", func(v *v1alpha1.CachedVolume) { v.Status.Cache.HitRate.ReadPercent = ptr(int32(50)) })
 	run := make(chan struct{})
 	r.clock.stop = func() { close(run) }
-	code, out, errOut := r.runUntil(run, "top", "--watch", "--interval", "10s")
+	code, out, errOut := r.runUntil(run, "top", "--reported", "--watch", "--interval", "10s")
 	expect(t, "output", out, ""+
 		"\x1b[H\x1b[2JEvery 10s: 12:00:00 UTC\n\n"+
 		"CLAIM   NODE     HIT%   READ/S   WRITE/S   P99     HIT-P50   HIT-P99   MISS-P50   MISS-P99   DIRTY   USED    SEEN\n"+

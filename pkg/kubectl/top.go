@@ -16,6 +16,7 @@ type topOptions struct {
 	session
 	output
 	watching
+	live
 
 	everywhere bool
 	sortBy     string
@@ -77,8 +78,13 @@ func newTop(f *Factory) *cobra.Command {
 
 HIT% is of the reads of the last five minutes; rates and latencies are of the last minute. P99 is what the pod sees, HIT-P50 and HIT-P99 are
 the SSD's, MISS-P50 and MISS-P99 the storage server's; each is the upper bound of its bucket. DIRTY is what the storage server does not have yet.
-SEEN is how old the figures are: nodes measure every 15 seconds, and report what changed noticeably, at most every 30 seconds. Rates of a volume that
-was just attached are there after half a minute. The metrics of the nodes are those of now (docs/how-to/monitoring.md).`,
+
+Nodes measure when they are asked, and SEEN is how old the figures are. To ask, top runs a program in the pods of the node plugin, as "kubectl exec"
+does. It needs the right to list pods in all namespaces, and to create pods/exec in nearflash's namespace. That right is for administrators: it makes
+one root on the nodes. Without it, top says so and shows what the nodes reported last to the API server, as --reported does. Nodes measure every 15
+seconds by themselves, and report what changed noticeably, at most every 30 seconds. If a node does not answer, a line on standard error says why.
+
+A rate takes two measurements, at least a second apart: right after a volume was attached, the second look has it.`,
 		Example: `  # what is slow, of all namespaces
   kubectl nearflash top -A --sort-by p99
 
@@ -90,6 +96,7 @@ was just attached are there after half a minute. The metrics of the nodes are th
 	flags := cmd.Flags()
 	flags.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "Show the volumes of all namespaces, and those without a claim.")
 	o.watching.addFlags(cmd)
+	flags.BoolVar(&o.reported, "reported", false, "Show what nodes reported last to the API server, and ask no node.")
 	flags.StringVar(&o.sortBy, "sort-by", "", fmt.Sprintf("Highest first by: (%s). The default is by name.", strings.Join(orderNames(), ", ")))
 	o.output.addFlags(cmd)
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("sort-by", cobra.FixedCompletions(orderNames(), cobra.ShellCompDirectiveNoFileComp)))
@@ -129,6 +136,15 @@ func (o *topOptions) once(ctx context.Context, out io.Writer) error {
 	}
 	if len(o.args) == 0 {
 		volumes = slices.DeleteFunc(volumes, func(v *volume) bool { return !v.attached() })
+	}
+	volumes, note, err := o.current(ctx, o.Factory, &o.session, volumes)
+	if err != nil {
+		return err
+	}
+	if note != "" {
+		if err := o.note(o.Factory, note); err != nil {
+			return err
+		}
 	}
 	o.sort(volumes)
 	if !o.table() {

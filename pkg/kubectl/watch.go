@@ -24,6 +24,8 @@ const clearScreen = "\x1b[H\x1b[2J"
 type watching struct {
 	watch    bool
 	interval time.Duration
+	// notes are what has been said about the table that is being made.
+	notes []string
 }
 
 func (w *watching) addFlags(cmd *cobra.Command) {
@@ -51,6 +53,9 @@ func (w *watching) repeat(ctx context.Context, f *Factory, once func(context.Con
 		// The screen is cleared only when the new table is there.
 		var text strings.Builder
 		if err := once(ctx, &text); err != nil {
+			if ctx.Err() != nil {
+				return nil // who watches has seen enough
+			}
 			return err
 		}
 		if err := w.redraw(f, text.String()); err != nil {
@@ -64,12 +69,32 @@ func (w *watching) repeat(ctx context.Context, f *Factory, once func(context.Con
 	}
 }
 
+// note says a line about the table on standard error: after it, where the table would clear the
+// screen.
+func (w *watching) note(f *Factory, line string) error {
+	if w.watch {
+		w.notes = append(w.notes, line)
+		return nil
+	}
+	_, err := fmt.Fprintln(f.ErrOut, line)
+	return err
+}
+
 func (w *watching) redraw(f *Factory, text string) error {
 	head := fmt.Sprintf("Every %s: %s\n\n", w.interval, f.Clock.Now().UTC().Format(time.TimeOnly+" UTC"))
 	if f.Terminal {
-		_, err := fmt.Fprint(f.Out, clearScreen+head+text)
+		text = clearScreen + head + text
+	} else {
+		text = head + text + "\n"
+	}
+	if _, err := fmt.Fprint(f.Out, text); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(f.Out, head+text)
-	return err
+	for _, line := range w.notes {
+		if _, err := fmt.Fprintln(f.ErrOut, line); err != nil {
+			return err
+		}
+	}
+	w.notes = nil
+	return nil
 }
