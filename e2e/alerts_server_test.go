@@ -37,14 +37,15 @@ const (
 	// stopTarget ends the storage server's service; the machine starts another.
 	stopTarget = "old=$(pidof nearflash-target); kill $old; while pidof nearflash-target | grep -qw $old; do sleep 0.1; done"
 	// fillPool fills the thin pool so far, in percent. A block of each chunk is enough, if the pool does
-	// not write zeroes over the rest; the disk below is a file without room for all of it.
+	// not write zeroes over the rest meanwhile; the disk below is a file without room for all of it.
 	fillPool = `set -e
 read size used chunk <<<"$(lvs --noheadings --nosuffix --units k -o lv_size,data_percent,chunk_size storage/pool)"
 lvchange -qq --zero n storage/pool
 lvcreate -q -n e2e-fill -V ${size%%.*}k -T storage/pool
 chunks=$(awk "BEGIN {print int($size / $chunk * (%d - $used) / 100)}")
 fio --name=fill --filename=/dev/storage/e2e-fill --rw=write:$((${chunk%%.*} - 4))k --bs=4k --io_size=$((chunks * 4))k \
-  --direct=1 --ioengine=libaio --iodepth=64 --minimal >/dev/null`
+  --direct=1 --ioengine=libaio --iodepth=64 --minimal >/dev/null
+lvchange -qq --zero y storage/pool`
 	emptyPool = `lvremove -qq -y storage/e2e-fill 2>/dev/null || true; lvchange -qq --zero y storage/pool`
 )
 

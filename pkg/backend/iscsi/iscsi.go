@@ -198,8 +198,15 @@ func (b *Backend) Report(ctx context.Context) (backend.Report, error) {
 		r.Problems = []string{"it does not say what"}
 	}
 	c, err := b.api.GetCapacity(ctx, targetclient.ServerDefault)
+	if err = translate(ctx, "", err); errors.Is(err, volume.ErrBackend) {
+		// It answers, so that it does not count as away.
+		if len(r.Problems) == 0 {
+			r.Problems = []string{err.Error()}
+		}
+		return r, nil
+	}
 	r.CapacityBytes, r.UsedBytes, r.MetadataRatio = c.TotalBytes, c.UsedBytes, c.MetadataPercent/100
-	return r, translate(ctx, "", err)
+	return r, err
 }
 
 // isCertificate reports whether TLS is why the server could not be reached. gRPC

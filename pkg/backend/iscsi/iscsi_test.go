@@ -152,6 +152,32 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// roomless is a server that answers, and does not know its room.
+type roomless struct{ broken }
+
+func (roomless) GetCapacity(context.Context, targetclient.Provisioning) (targetclient.Capacity, error) {
+	return targetclient.Capacity{}, errors.New("thin pool does not zero")
+}
+
+// TestReportWithoutCapacity: who answers is there, whatever is wrong.
+func TestReportWithoutCapacity(t *testing.T) {
+	r, err := iscsi.New(roomless{}).Report(t.Context())
+	if err != nil || len(r.Problems) != 2 || r.CapacityBytes != 0 {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	r, err = iscsi.New(wellButRoomless{}).Report(t.Context())
+	if err != nil || len(r.Problems) != 1 || !strings.Contains(r.Problems[0], "does not zero") {
+		t.Errorf("got %+v, %v", r, err)
+	}
+}
+
+// wellButRoomless finds nothing wrong with itself.
+type wellButRoomless struct{ roomless }
+
+func (wellButRoomless) Health(context.Context) (targetclient.Health, error) {
+	return targetclient.Health{ServerID: "s1", Healthy: true}, nil
+}
+
 func TestProvisioning(t *testing.T) {
 	s := startServer(t)
 	err := s.backend(t, s.config("controller")).Create(t.Context(), "v", backend.Request{SizeBytes: 8 << 20, Provisioning: "thicker"})
