@@ -21,8 +21,9 @@ import (
 	"github.com/nearflash/nearflash/e2e/hoststate"
 )
 
-// inPlugin begins a command that runs with the files of the node plugin's container.
-const inPlugin = `nsenter --target $(pidof nearflash-node) --mount `
+// inPlugin begins a command that runs with the files of the node plugin's container: of the oldest of
+// its processes, as commands that outlive the plugin are begun by another.
+const inPlugin = `nsenter --target $(pgrep -o -x nearflash-node) --mount `
 
 var _ = Describe("The alerts about what an SSD holds", Label("alerts", "metrics", "lab", "slow"), Serial, func() {
 	It("fire for a failed cache that stays in use, and for a copy that stands still", func(ctx SpecContext) {
