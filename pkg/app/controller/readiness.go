@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -13,21 +14,24 @@ import (
 	"github.com/nearflash/nearflash/pkg/preflight"
 )
 
+// readyInterval is the least time between two questions of the API server that probes cause.
+const readyInterval = 3 * time.Second
+
 // ready is the readiness of the process: it asks the API server at config for its version, which
-// every account may. A storage server that is away has metrics, and is no reason to take the webhook
-// of pods out of service, to stop an upgrade of this very process, or to have the server asked by
-// whoever asks this.
-func ready(config *rest.Config) health.Check {
-	return func(ctx context.Context) error {
-		d, err := discovery.NewDiscoveryClientForConfig(config)
-		if err != nil {
-			return err
-		}
-		if err := d.RESTClient().Get().AbsPath("/version").Do(ctx).Error(); err != nil {
+// every account may, at most once in every for all who ask. A storage server that is away has
+// metrics, and is no reason to take the webhook of pods out of service, to stop an upgrade of this
+// very process, or to have the server asked by whoever asks this.
+func ready(ctx context.Context, config *rest.Config, every time.Duration) (health.Check, error) {
+	d, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("readiness: %w", err)
+	}
+	return health.Shared(ctx, every, func(ctx context.Context) error {
+		if err := d.RESTClient().Get().AbsPath("/version").MaxRetries(0).Do(ctx).Error(); err != nil {
 			return fmt.Errorf("API server: %w", err)
 		}
 		return nil
-	}
+	}), nil
 }
 
 // checkStorageServers asks all storage servers at once whether they are well, and says which are

@@ -139,20 +139,28 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, servers map[str
 	checkStorageServers(ctx, servers)
 	log.Info("Starting", "version", cfg.Version, "endpoint", cfg.Endpoint, "storageServer", cfg.Target.Address, "targets", namesOf(servers), "originNamespace", cfg.OriginNamespace)
 	calls := rpc.NewCallMetrics(driver.Name)
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(metrics.BuildInfo("controller"), known)
-	// controller-runtime keeps the metrics of the reconcilers and of the process.
-	source := prometheus.Gatherers{registry, calls.Gatherer(), ctrlmetrics.Registry}
 	services := driver.NewController(volumes, locks)
 	if volumes.HasSnapshots() {
 		services = services.WithSnapshots(volumes)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return serveCSI(ctx, cfg, calls, services, ready(config)) })
-	group.Go(func() error { return health.Serve(ctx, cfg.HealthAddress, cfg.Endpoint, ready(config)) })
-	group.Go(func() error { return metricserver.Serve(ctx, cfg.Metrics, config, source) })
+	isReady, err := ready(ctx, config, readyInterval)
+	if err != nil {
+		return err
+	}
+	group.Go(func() error { return serveCSI(ctx, cfg, calls, services, isReady) })
+	group.Go(func() error { return health.Serve(ctx, cfg.HealthAddress, cfg.Endpoint, isReady) })
+	group.Go(func() error { return metricserver.Serve(ctx, cfg.Metrics, config, allMetrics(calls, known)) })
 	group.Go(func() error { return reconcilers(ctx, mgr) })
 	return group.Wait()
+}
+
+// allMetrics are those of the controller, with what is known of the cluster.
+func allMetrics(calls rpc.CallMetrics, known prometheus.Collector) prometheus.Gatherer {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(metrics.BuildInfo("controller"), known)
+	// controller-runtime keeps the metrics of the reconcilers and of the process.
+	return prometheus.Gatherers{registry, calls.Gatherer(), ctrlmetrics.Registry}
 }
 
 // reconcilers runs the manager until ctx ends. The manager never ends if ctx
