@@ -249,6 +249,17 @@ data: done: 5Gi on node node-a
 `,
 			wantSpec: spec(wt, "5%"),
 		},
+		"bytes without a unit": {
+			args:  []string{"resize", "data", "21474836480"},
+			objs:  bound("default", "data", "pvc-1", on("node-a"), stale),
+			ticks: []func(*v1alpha1.CachedVolume){accept(metav1.ConditionTrue, v1alpha1.ReasonApplied, "", func(v *v1alpha1.CachedVolume) { v.Status.Cache.SizeBytes = ptr(20 * gib) })},
+			wantOut: `
+data: cacheSize 10% -> 20Gi (it grows and stays warm)
+data: waiting for node node-a
+data: done: 20Gi on node node-a
+`,
+			wantSpec: spec(wt, "20Gi"),
+		},
 		"more than its maximum": {
 			args:     []string{"resize", "data", "20Gi"},
 			objs:     bound("default", "data", "pvc-1", func(v *v1alpha1.CachedVolume) { v.Spec.MaxCacheSize = "15Gi" }, on("node-a")),

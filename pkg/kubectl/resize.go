@@ -62,10 +62,11 @@ func (o *resizeOptions) Run(ctx context.Context) error {
 	if most := v.maxCache(); most > 0 && o.size.Bytes > most {
 		return fmt.Errorf("SIZE: %q is more than the volume's maxCacheSize %s; accepted are at most that, or a percentage of the volume, which is cut down to it", o.text, v.Spec.MaxCacheSize)
 	}
-	if err := o.say(v, "cacheSize %s -> %s%s", orNone(v.Spec.CacheSize), o.text, o.means(v)); err != nil {
+	if err := o.say(v, "cacheSize %s -> %s%s", orNone(v.Spec.CacheSize), o.size, o.means(v)); err != nil {
 		return err
 	}
-	return o.apply(ctx, v, func(spec *v1alpha1.CachedVolumeSpec) { spec.CacheSize = o.text }, func(v *volume) string {
+	// As the controller writes it, so that `kubectl get cvol` shows 1Gi for 1073741824 too.
+	return o.apply(ctx, v, func(spec *v1alpha1.CachedVolumeSpec) { spec.CacheSize = o.size.String() }, func(v *volume) string {
 		if n := v.Status.Cache.SizeBytes; v.reported() && v.Spec.CacheMode != v1alpha1.CacheModeNone && n != nil {
 			return fmt.Sprintf("done: %s on node %s", quantity.Text(*n), v.node())
 		}

@@ -12,24 +12,38 @@ type Size struct {
 // IsZero reports whether no size was given.
 func (s Size) IsZero() bool { return s == Size{} }
 
-// units are those that CachedVolume takes. Ei is not one of them.
-var units = []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}
+// binaryUnits and decimalUnits are those that CachedVolume takes. Ei and E are not among them.
+var (
+	binaryUnits  = []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}
+	decimalUnits = []string{"", "k", "M", "G", "T", "P"}
+)
 
-// String returns the form that quantity.Size accepts, exact and with the largest unit of which it
-// is a whole number: 1Gi, 1536Mi, 4097, 10%. `kubectl get cvol` shows it to people.
+// String returns the form that quantity.Size accepts, exact and with the unit that leaves the
+// smallest whole number: 1Gi, 1536Mi, 20G, 4097, 10%. `kubectl get cvol` shows it to people.
 func (s Size) String() string {
 	switch {
 	case s.IsZero():
 		return ""
 	case s.Percent != 0:
 		return strconv.Itoa(s.Percent) + "%"
-	default:
-		n, unit := s.Bytes, 0
-		for n%1024 == 0 && unit < len(units)-1 {
-			n, unit = n/1024, unit+1
-		}
-		return strconv.FormatInt(n, 10) + units[unit]
 	}
+	n, unit := largest(s.Bytes, 1024, binaryUnits)
+	if d, decimal := largest(s.Bytes, 1000, decimalUnits); d < n {
+		n, unit = d, decimal
+	}
+	return strconv.FormatInt(n, 10) + unit
+}
+
+// largest writes n with the largest of units, each base times the one before, of which it is a whole
+// number.
+func largest(n, base int64, units []string) (count int64, unit string) {
+	for _, unit = range units[:len(units)-1] {
+		if n%base != 0 {
+			return n, unit
+		}
+		n /= base
+	}
+	return n, units[len(units)-1]
 }
 
 // Of returns the size in bytes for a volume of the given number of bytes.

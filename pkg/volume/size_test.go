@@ -26,3 +26,23 @@ func TestSizeOf(t *testing.T) {
 		})
 	}
 }
+
+func TestSizeString(t *testing.T) {
+	for want, size := range map[string]Size{
+		"":           {},
+		"10%":        {Percent: 10},
+		"1Gi":        {Bytes: 1 << 30},
+		"1536Mi":     {Bytes: 3 << 29},
+		"1024Pi":     {Bytes: 1 << 60},
+		"20G":        {Bytes: 20_000_000_000},
+		"1000P":      {Bytes: 1_000_000_000_000_000_000},
+		"1000Ki":     {Bytes: 1000 << 10},
+		"1k":         {Bytes: 1000},
+		"4097":       {Bytes: 4097},
+		"1073741825": {Bytes: 1<<30 + 1},
+	} {
+		if got := size.String(); got != want {
+			t.Errorf("%d bytes, %d%%: %q, want %q", size.Bytes, size.Percent, got, want)
+		}
+	}
+}
