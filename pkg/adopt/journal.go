@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -34,7 +35,18 @@ const (
 	keyState  = "state.yaml"
 	keyClaim  = "claim.yaml"
 	keyVolume = "persistentvolume.yaml"
+	// keyFormat has the number of the format, beside the rest, which is read strictly: versions
+	// before know no such key, and leave it out when they write.
+	keyFormat = "format"
 )
+
+// format is that of the journals that this version writes, and the only one that it reads. Journals
+// of the versions before have no number and are of format 1.
+const format = "1"
+
+// ErrNewer says that a journal was written by a newer version, in a format that this one does not
+// know: to act on half of it could lose the originals.
+var ErrNewer = errors.New("it was written by a newer version of nearflash")
 
 // direction is where a journal leads to.
 type direction string
@@ -112,6 +124,9 @@ func (a *Adopter) load(ctx context.Context, claim types.NamespacedName) (*journa
 		return nil, fmt.Errorf("read ConfigMap %s, the journal of the adoption: %w", key, err)
 	}
 	j, err := decode(obj)
+	if errors.Is(err, ErrNewer) {
+		return nil, fmt.Errorf("ConfigMap %s, the journal of the adoption of claim %s: %w", key, claim, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ConfigMap %s, the journal of the adoption of claim %s: %w: restore it as it was written", key, claim, err)
 	}
@@ -122,6 +137,9 @@ func (a *Adopter) load(ctx context.Context, claim types.NamespacedName) (*journa
 }
 
 func decode(obj *corev1.ConfigMap) (*journal, error) {
+	if f, has := obj.Data[keyFormat]; has && f != format {
+		return nil, fmt.Errorf("%w: format %s, known is %s: use kubectl nearflash of that version", ErrNewer, f, format)
+	}
 	j := &journal{Claim: &corev1.PersistentVolumeClaim{}, Volume: &corev1.PersistentVolume{}, object: obj}
 	for key, into := range map[string]any{keyState: &j.state, keyClaim: j.Claim, keyVolume: j.Volume} {
 		if err := yaml.UnmarshalStrict([]byte(obj.Data[key]), into); err != nil {
@@ -138,7 +156,7 @@ func decode(obj *corev1.ConfigMap) (*journal, error) {
 }
 
 func (j *journal) encode() (map[string]string, error) {
-	out := map[string]string{}
+	out := map[string]string{keyFormat: format}
 	for key, from := range map[string]any{keyState: j.state, keyClaim: manifestOf(j.Claim), keyVolume: manifestOf(j.Volume)} {
 		text, err := yaml.Marshal(from)
 		if err != nil {

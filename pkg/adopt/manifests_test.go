@@ -1,14 +1,18 @@
 package adopt
 
 import (
+	"errors"
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 )
 
 // adopted is the journal of a claim with everything that has to come back.
@@ -120,5 +124,34 @@ func TestJournal(t *testing.T) {
 		if _, err := decode(&corev1.ConfigMap{Data: bad}); err == nil {
 			t.Errorf("%s: %q was read", edit[0], edit[1])
 		}
+	}
+}
+
+// TestJournalFormat: a journal without a number is of format 1, one of a later format is refused in
+// words, and what versions before read strictly has no key more.
+func TestJournalFormat(t *testing.T) {
+	data, err := adopted().encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "format", data[keyFormat], "1")
+	if strings.Contains(data[keyState], "format") {
+		t.Errorf("versions before refuse the state %s", data[keyState])
+	}
+	before := maps.Clone(data)
+	delete(before, keyFormat)
+	if _, err := decode(&corev1.ConfigMap{Data: before}); err != nil {
+		t.Errorf("of before formats: %v", err)
+	}
+	data[keyFormat], data[keyState] = "2", "what: nobody knows\n"
+	if _, err := decode(&corev1.ConfigMap{Data: data}); !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "format 2, known is 1: use kubectl nearflash of that version") {
+		t.Errorf("of a later format: %v", err)
+	}
+	claim := types.NamespacedName{Namespace: "ns", Name: "data"}
+	a := &Adopter{origins: "origins"}
+	key := a.journalKey(claim)
+	a.api = fake.NewClientBuilder().WithObjects(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Data: data}).Build()
+	if _, err := a.load(t.Context(), claim); !errors.Is(err, ErrNewer) || strings.Contains(err.Error(), "restore") {
+		t.Errorf("of a later format, in the cluster: %v", err)
 	}
 }

@@ -7,7 +7,8 @@ import (
 
 // Unfinished tells of a ConfigMap with LabelAdoption which claim it is the journal of, and which command
 // ends what was begun: "adopt", "release", or "" if the claim has its cache. volumes are all
-// PersistentVolumes of the cluster. An error says why the journal makes no sense.
+// PersistentVolumes of the cluster. An error says why the journal makes no
+// sense, or that it was written by a newer version (ErrNewer).
 func Unfinished(obj *corev1.ConfigMap, volumes []corev1.PersistentVolume) (claim types.NamespacedName, command string, err error) {
 	j, err := decode(obj)
 	if err != nil {

@@ -2,6 +2,7 @@ package kubectl
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -135,6 +136,8 @@ func checkAdoptions(d *diagnosis, f originFacts, now time.Time) {
 		object := "configmap/" + journal.Name + " (namespace " + journal.Namespace + ")"
 		claim, command, err := adopt.Unfinished(journal, f.volumes)
 		switch {
+		case errors.Is(err, adopt.ErrNewer):
+			d.add(sevWarning, object, "use "+name+" of the version that began it", "is the journal of an adoption: %v", err)
 		case err != nil:
 			d.add(sevWarning, object, "restore it as it was written: it alone knows what the claim was before", "is the journal of an adoption, and makes no sense: %v", err)
 		case command != "" && now.Sub(journal.CreationTimestamp.Time) > stuckAfter:

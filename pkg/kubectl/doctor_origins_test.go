@@ -133,14 +133,17 @@ func TestDoctorAdoptions(t *testing.T) {
 	}
 	spoilt := journal("spoilt", "adopt", time.Hour)
 	delete(spoilt.Data, "claim.yaml")
+	later := journal("later", "adopt", time.Hour)
+	later.Data["format"] = "2"
 	objs := append(healthy(t), journal("done", "adopt", time.Hour), front("done", corev1.VolumeBound),
 		journal("half", "adopt", time.Hour), front("half", corev1.VolumeAvailable), journal("now", "adopt", time.Second),
-		journal("back", "release", time.Hour), front("back", corev1.VolumeBound), journal("given", "ended", time.Hour), spoilt)
+		journal("back", "release", time.Hour), front("back", corev1.VolumeBound), journal("given", "ended", time.Hour), spoilt, later)
 	expect(t, "what was begun", doctorsLines(t, objs...), `warning  configmap/adoption-back (namespace nearflash-origins): the release of claim shop/back has not ended
 warning  configmap/adoption-given (namespace nearflash-origins): the release of claim shop/given has not ended
 warning  configmap/adoption-half (namespace nearflash-origins): the adoption of claim shop/half has not ended
+warning  configmap/adoption-later (namespace nearflash-origins): is the journal of an adoption: it was written by a newer version of nearflash: format 2, known is 1: use kubectl nearflash of that version
 warning  configmap/adoption-spoilt (namespace nearflash-origins): is the journal of an adoption, and makes no sense: it lacks the UID of the claim or of the PersistentVolume, its CSI source, or its reclaim policy
-0 errors, 4 warnings
+0 errors, 5 warnings
 `)
 }
 

@@ -2,6 +2,7 @@ package kubectl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -27,6 +28,9 @@ const (
 	silentFor = 3 * reported.Interval
 )
 
+// useNewer is the remedy where an object has a later format.
+const useNewer = "use " + name + " of the version that the controller has, or had"
+
 // checkStorage looks whether a storage server refuses this cluster, and what each last told the
 // controller, which tells what servers there are.
 func (o *doctorOptions) checkStorage(ctx context.Context, d *diagnosis, f *clusterFacts) {
@@ -43,7 +47,10 @@ func (o *doctorOptions) checkStorage(ctx context.Context, d *diagnosis, f *clust
 		checkAnswers(d, answers, o.Clock.Now())
 		err = o.checkRefusals(d, objects)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, epoch.ErrNewer):
+		d.add(sevWarning, "storage server", useNewer, "whether it accepts this cluster is not known: %v", err)
+	case err != nil:
 		d.add(sevWarning, "storage server", "run doctor with an account that may list ConfigMaps", "whether it is well and accepts this cluster cannot be read: %v", err)
 	}
 }
@@ -82,6 +89,10 @@ func (o *doctorOptions) checkRefusals(d *diagnosis, objects []corev1.ConfigMap) 
 func checkAnswers(d *diagnosis, objects []corev1.ConfigMap, now time.Time) {
 	for i := range objects {
 		answer, err := reported.Decode(&objects[i])
+		if errors.Is(err, reported.ErrNewer) {
+			d.add(sevWarning, "configmap/"+objects[i].Name, useNewer, "nothing is known of that storage server: %v", err)
+			continue
+		}
 		if err != nil {
 			d.add(sevWarning, "configmap/"+objects[i].Name, "delete it: the controller writes it anew", "in namespace %s: %v", objects[i].Namespace, err)
 			continue

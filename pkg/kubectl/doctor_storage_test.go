@@ -136,3 +136,27 @@ ok       storageclass/named: valid
 		})
 	}
 }
+
+// TestDoctorNewer: what a newer version has written is not taken for damaged, and doctor does not say
+// to delete it.
+func TestDoctorNewer(t *testing.T) {
+	obj := epochs(t, nil)
+	obj.Data = map[string]string{"s1": `{"format":2}`}
+	answer := obj.DeepCopy()
+	answer.Name, answer.Data = reported.Name(""), map[string]string{"answer": `{"format":2}`}
+	r := newRig(t, append(healthy(t), obj, answer)...)
+	_, out, _ := r.run("doctor")
+	for _, want := range []string{
+		"warning  configmap/nearflash-storage: nothing is known of that storage server: ConfigMap nearflash/nearflash-storage, key answer: it was written by a newer version of nearflash: format 2, known is 1\n" +
+			"         remedy: use kubectl nearflash of the version that the controller has, or had\n",
+		"warning  storage server: whether it accepts this cluster is not known: ConfigMap nearflash/nearflash-epochs, key s1: it was written by a newer version of nearflash: format 2, known is 1: install that version again\n" +
+			"         remedy: use kubectl nearflash of the version that the controller has, or had\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("output lacks %q:\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "delete it") {
+		t.Errorf("output %s", out)
+	}
+}

@@ -383,3 +383,33 @@ func TestRecordDamaged(t *testing.T) {
 		}
 	}
 }
+
+// TestRecordNewer: a record of a later format is neither acted on nor overwritten, and the error
+// says what to do. One without a number is of format 1, and what is written has it.
+func TestRecordNewer(t *testing.T) {
+	c := newCluster(newStorage(t))
+	wantOrders(t, "before", c.controller(), false)
+	obj := c.object(t)
+	if !strings.HasPrefix(obj.Data[server], `{"format":1,`) {
+		t.Errorf("written %s", obj.Data[server])
+	}
+	obj.Data[server] = strings.Replace(obj.Data[server], `"format":1,`, "", 1)
+	if err := c.objects.Update(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+	wantOrders(t, "of before formats", c.controller(), false)
+	obj = c.object(t)
+	obj.Data[server] = `{"format":2,"current":{"epochs":[1,2]}}`
+	if err := c.objects.Update(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+	k := c.controller()
+	for _, err := range append(orders(t.Context(), k), k.Swap(t.Context())) {
+		if !errors.Is(err, ErrNewer) || !errors.Is(err, volume.ErrBackend) || !strings.Contains(err.Error(), "format 2, known is 1: install that version again") {
+			t.Errorf("got %v, want an error that says what to do", err)
+		}
+	}
+	if now := c.object(t); now.Data[server] != obj.Data[server] {
+		t.Errorf("the record became %s", now.Data[server])
+	}
+}

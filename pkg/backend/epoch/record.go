@@ -21,6 +21,20 @@ const RecordName = "nearflash-epochs"
 // RecordLabel and RecordLabelValue mark the ConfigMap.
 const RecordLabel, RecordLabelValue = "app.kubernetes.io/name", "nearflash"
 
+// format is that of the records that this version writes, and the newest that it reads. Records of
+// the versions before have no number and are of format 1.
+const format = 1
+
+// ErrNewer says that a record was written by a newer version, in a format that this one does not
+// know. It is left alone: to act on half of it could let two clusters write.
+var ErrNewer = errors.New("it was written by a newer version of nearflash")
+
+// stored is a Record as it is in the object.
+type stored struct {
+	Format int `json:"format,omitempty"`
+	Record
+}
+
 // Record is what a cluster knows of the epoch of a storage server.
 type Record struct {
 	// Current is the one that this cluster has put on the server, Pending the one that
@@ -65,22 +79,31 @@ func (r Record) knows(epoch string) bool {
 	return epoch != "" && (epoch == r.Current || epoch == r.Pending)
 }
 
-// Decode returns the record of a server, the zero one if there is none.
+// Decode returns the record of a server, the zero one if there is none. Errors: ErrNewer.
 func Decode(obj *corev1.ConfigMap, server string) (Record, error) {
 	text, ok := obj.Data[server]
 	if !ok {
 		return Record{}, nil
 	}
-	var r Record
-	if err := json.Unmarshal([]byte(text), &r); err != nil {
+	// The number alone first: what else a newer version writes may not even be of the same types.
+	var f struct{ Format int }
+	err := json.Unmarshal([]byte(text), &f)
+	if err == nil && f.Format > format {
+		return Record{}, fmt.Errorf("ConfigMap %s/%s, key %s: %w: format %d, known is %d: install that version again", obj.Namespace, obj.Name, server, ErrNewer, f.Format, format)
+	}
+	var r stored
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &r)
+	}
+	if err != nil {
 		return Record{}, fmt.Errorf("ConfigMap %s/%s, key %s, is not what the controller writes: %w", obj.Namespace, obj.Name, server, err)
 	}
-	return r, nil
+	return r.Record, nil
 }
 
 // Encode puts the record of a server into the object.
 func Encode(obj *corev1.ConfigMap, server string, r Record) error {
-	text, err := json.Marshal(r)
+	text, err := json.Marshal(stored{Format: format, Record: r})
 	if err != nil {
 		return fmt.Errorf("record of storage server %s: %w", server, err)
 	}

@@ -5,6 +5,7 @@ package reported
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -30,6 +31,20 @@ const (
 	// step is the part of a size by which a use must have moved to be news.
 	step = 0.01
 )
+
+// format is that of the answers that this version writes, and the newest that it reads. Answers of the
+// versions before have no number and are of format 1.
+const format = 1
+
+// ErrNewer says that an answer was written by a newer version, in a format that this one does not
+// know: nothing can be said of that storage server.
+var ErrNewer = errors.New("it was written by a newer version of nearflash")
+
+// stored is an Answer as it is in the object.
+type stored struct {
+	Format int `json:"format,omitempty"`
+	Answer
+}
 
 // Name returns the name of the ConfigMap of a storage server, "" being the default one. Its label
 // is that of the epochs (pkg/backend/epoch).
@@ -125,7 +140,7 @@ func (k *Keeper) Keep(ctx context.Context, a Answer) error {
 	if !news(k.written, a) {
 		return nil
 	}
-	text, err := json.Marshal(a)
+	text, err := json.Marshal(stored{Format: format, Answer: a})
 	if err != nil {
 		return err
 	}
@@ -142,10 +157,20 @@ func (k *Keeper) Keep(ctx context.Context, a Answer) error {
 	return nil
 }
 
-// Decode reads the answer of a ConfigMap of that name.
-func Decode(obj *corev1.ConfigMap) (a Answer, err error) {
-	if err := json.Unmarshal([]byte(obj.Data[key]), &a); err != nil {
-		return a, fmt.Errorf("ConfigMap %s/%s, key %s: %w", obj.Namespace, obj.Name, key, err)
+// Decode reads the answer of a ConfigMap of that name. Errors: ErrNewer.
+func Decode(obj *corev1.ConfigMap) (Answer, error) {
+	// The number alone first: what else a newer version writes may not even be of the same types.
+	var f struct{ Format int }
+	err := json.Unmarshal([]byte(obj.Data[key]), &f)
+	if err == nil && f.Format > format {
+		return Answer{}, fmt.Errorf("ConfigMap %s/%s, key %s: %w: format %d, known is %d", obj.Namespace, obj.Name, key, ErrNewer, f.Format, format)
 	}
-	return a, nil
+	var a stored
+	if err == nil {
+		err = json.Unmarshal([]byte(obj.Data[key]), &a)
+	}
+	if err != nil {
+		return Answer{}, fmt.Errorf("ConfigMap %s/%s, key %s: %w", obj.Namespace, obj.Name, key, err)
+	}
+	return a.Answer, nil
 }

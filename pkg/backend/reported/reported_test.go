@@ -1,6 +1,7 @@
 package reported
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -127,5 +128,28 @@ func TestTarget(t *testing.T) {
 		if ok && Name(target) != name {
 			t.Errorf("%q has the name %s", target, Name(target))
 		}
+	}
+}
+
+// TestFormat: what is written has a number, one without it is of format 1, and a later one is not read.
+func TestFormat(t *testing.T) {
+	api := fake.NewClientBuilder().Build()
+	if err := (&Keeper{Client: api, Namespace: "n"}).Keep(t.Context(), Answer{Address: "s:1"}); err != nil {
+		t.Fatal(err)
+	}
+	var obj corev1.ConfigMap
+	if err := api.Get(t.Context(), client.ObjectKey{Namespace: "n", Name: Name("")}, &obj); err != nil {
+		t.Fatal(err)
+	}
+	if text := obj.Data[key]; !strings.HasPrefix(text, `{"format":1,"address":"s:1"`) {
+		t.Errorf("written %s", text)
+	}
+	obj.Data[key] = `{"address":"s:2"}`
+	if a, err := Decode(&obj); err != nil || a.Address != "s:2" {
+		t.Errorf("of before formats: %+v, %v", a, err)
+	}
+	obj.Data[key] = `{"format":2,"address":["s:3"]}`
+	if _, err := Decode(&obj); !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "format 2, known is 1") {
+		t.Errorf("of a later format: %v", err)
 	}
 }
