@@ -111,6 +111,18 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 		var v *vol
 		finds := []string{"unflushed writes", "has refused this cluster"} // in the first night, and in the fourth
 		w := &walk{path: "docs/how-to/drill.md", s: s, words: usual()}
+		// shows compares what a command prints with what the page promises of it.
+		shows := func(command string, want ...string) func(context.Context) {
+			return func(context.Context) {
+				for _, text := range want {
+					Expect(w.shown(command)).To(ContainSubstring(text), command)
+				}
+			}
+		}
+		holds := func(file, want string) step {
+			command := "kubectl exec deploy/drill -- cat /data/" + file
+			return step{after: func(context.Context) { Expect(w.shown(command)).To(Equal(want), command) }}
+		}
 		w.steps = map[string]step{
 			"make ": {left: ownLab}, "go run ./hack/lab run": {left: ownLab}, "exit": {left: ownLab}, "export PATH": {left: "the plugin is on the PATH"},
 			"kubectl apply":               {after: func(ctx context.Context) { v = s.adopt(ctx, "drill") }},
@@ -132,12 +144,23 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 				_, err := k.Host.Run(ctx, nodeA, "sync")
 				Expect(err).NotTo(HaveOccurred())
 			}},
-			"kubectl nearflash abandon drill":                    {instead: "! kubectl nearflash abandon drill", why: "it is refused"},
-			"kubectl nearflash abandon drill --accept-data-loss": {},
+			"kubectl get cvol": {after: shows("kubectl get cvol", "PossiblyDirty")},
+			"kubectl nearflash abandon drill": {
+				instead: "! kubectl nearflash abandon drill", why: "it is refused",
+				after: shows("kubectl nearflash abandon drill", nodeA, "--accept-data-loss"),
+			},
+			"kubectl nearflash abandon drill --accept-data-loss": {after: shows("kubectl nearflash abandon drill --accept-data-loss", "the writes are abandoned")},
+			"kubectl nearflash describe drill":                   {after: shows("kubectl nearflash describe drill", "Abandoned:", "on node "+nodeA)},
+			"kubectl nearflash flush drill":                      {after: shows("kubectl nearflash flush drill", "flushed: the storage server has every write")},
+			"kubectl nearflash takeover":                         {after: shows("kubectl nearflash takeover", "takes the orders of this cluster, and of no other")},
+			"kubectl exec deploy/drill -- cat /data/file":        holds("file", "first"),
+			"kubectl exec deploy/drill -- cat /data/third":       holds("third", "third"),
 			"go run ./hack/lab start node-a":                     {after: recover},
 			"go run ./hack/lab start storage":                    {after: recover},
 			"go run ./hack/lab control restore drill":            {after: recover},
-			"go run ./hack/lab control fresh":                    {left: recoverPath + " is followed from there by recover_test.go"},
+			"go run ./hack/lab control fresh": {
+				left: "the cluster that it ends has the other driver, too, which the documents about origins need; recover_test.go does it in another lab, and follows " + recoverPath,
+			},
 		}
 		w.follow(ctx)
 	}, NodeTimeout(3*specLimit))
