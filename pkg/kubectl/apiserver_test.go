@@ -6,6 +6,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -185,6 +188,103 @@ cvol/vol-b: flushed: the storage server has every write that was made before
 			t.Errorf("exit status %d, output %s", code, out)
 		}
 	})
+}
+
+// TestTenantWithAPIServer is TestTenant with a real RoleBinding to Kubernetes' own roles: the API server
+// says what the account may read.
+func TestTenantWithAPIServer(t *testing.T) {
+	cfg := apiserver.Start(t)
+	admin := live(t, cfg)
+	admin.attach("vol-shop")
+	for _, ns := range []string{"shop", "web"} {
+		admin.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
+		claim := tenantClaim(ns, "data", driver)
+		claim.UID = ""
+		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+		claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("20Gi")}
+		admin.create(claim)
+		claim.Status.Phase = corev1.ClaimBound
+		claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("20Gi")}
+		if err := admin.client.Status().Update(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
+		for name, ago := range map[string]time.Duration{"before": time.Hour, "last": 5 * time.Minute} {
+			e := told("data", name, "nearflash-node", "CacheActive", name+" of "+ns, ago)
+			e.Namespace, e.InvolvedObject.Namespace, e.InvolvedObject.UID = ns, ns, claim.UID
+			admin.create(e)
+		}
+	}
+	for _, role := range []string{"view", "edit"} {
+		t.Run(role, func(t *testing.T) {
+			admin.aggregate(role)
+			user := role + "er"
+			admin.create(&rbacv1.RoleBinding{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: user},
+				Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
+				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			})
+			as := rest.CopyConfig(cfg)
+			as.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+			r := live(t, as)
+			r.awaitAllowed("shop")
+			code, out, errOut := r.run("list", "-n", "shop")
+			expect(t, "output", out, `
+CLAIM   STATUS   CAPACITY   CLASS   AGO   EVENT         MESSAGE
+data    Bound    20Gi       fast    5m    CacheActive   last of shop
+`)
+			expect(t, "errors", errOut, "You may not read CachedVolumes. This is what your claims and their last events say:\n")
+			if code != 0 {
+				t.Errorf("exit status %d", code)
+			}
+			for _, args := range [][]string{{"list", "-n", "web"}, {"list", "-n", "web", "data"}, {"list", "-A"}, {"describe", "cvol/vol-shop"}, {"resize", "cvol/vol-shop", "1Gi"}} {
+				code, out, errOut := r.run(args...)
+				if code == 0 || out != "" || !strings.Contains(errOut, "is forbidden: User \""+user+"\" cannot") {
+					t.Errorf("%v: exit status %d, output %q, errors %q", args, code, out, errOut)
+				}
+			}
+		})
+	}
+}
+
+// aggregate fills one of Kubernetes' own roles, as kube-controller-manager does, of which there is none:
+// with the role that the chart adds, too.
+func (r *rig) aggregate(role string) {
+	r.t.Helper()
+	label := "rbac.authorization.k8s.io/aggregate-to-" + role
+	var all rbacv1.ClusterRoleList
+	if err := r.client.List(r.t.Context(), &all, client.MatchingLabels{label: "true"}); err != nil {
+		r.t.Fatal(err)
+	}
+	var into rbacv1.ClusterRole
+	if err := r.client.Get(r.t.Context(), client.ObjectKey{Name: role}, &into); err != nil {
+		r.t.Fatal(err)
+	}
+	into.Rules = []rbacv1.PolicyRule{{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"*"}, Verbs: []string{"get", "list", "watch", "patch"}}}
+	for _, part := range all.Items {
+		into.Rules = append(into.Rules, part.Rules...)
+	}
+	if len(into.Rules) < 2 {
+		r.t.Fatalf("nothing is to be added to %s", role)
+	}
+	if err := r.client.Update(r.t.Context(), &into); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// awaitAllowed waits until the API server has seen what the account was given in a namespace.
+func (r *rig) awaitAllowed(namespace string) {
+	r.t.Helper()
+	for range 100 {
+		err := r.client.List(r.t.Context(), &corev1.PersistentVolumeClaimList{}, client.InNamespace(namespace))
+		if err == nil {
+			return
+		}
+		if !apierrors.IsForbidden(err) {
+			r.t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	r.t.Fatalf("the account may not list claims of namespace %s", namespace)
 }
 
 // A cluster without nearflash is named as one.
