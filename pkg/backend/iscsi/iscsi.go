@@ -131,7 +131,18 @@ func (b *Backend) Export(ctx context.Context, id volume.ID, g backend.Grant) (vo
 	if err != nil {
 		return volume.Source{}, translate(ctx, id, err)
 	}
+	if !isOf(c.TargetIQN, id) {
+		return volume.Source{}, fmt.Errorf("%w: the storage server leads to target %q, which is not volume %s's: who has taken that server over could show the pod another volume, of another server too", volume.ErrBackend, c.TargetIQN, id)
+	}
 	return volume.Source{ISCSI: volume.ISCSI{Portals: c.Portals, IQN: c.TargetIQN, LUN: int(c.LUN)}}, nil
+}
+
+// isOf reports whether a target has the name that nearflash-target gives a volume's: a prefix, the
+// server's ID, the volume and, but for versions before, the generation. A node uses a session that it
+// has, whoever logged in for what, so that a name may lead to no other volume.
+func isOf(iqn string, id volume.ID) bool {
+	parts := strings.Split(iqn, ":")
+	return (len(parts) == 3 || len(parts) == 4) && parts[2] == string(id)
 }
 
 // Unexport implements backend.Backend.

@@ -71,6 +71,40 @@ func TestLoggedIn(t *testing.T) {
 	}
 }
 
+// leading is a server that answers with a target of its choice.
+type leading struct {
+	iscsi.API
+	iqn string
+}
+
+func (l leading) ExportVolume(context.Context, targetclient.ExportRequest) (targetclient.Connection, error) {
+	return targetclient.Connection{Portals: []string{portal}, TargetIQN: l.iqn}, nil
+}
+
+// TestLeadsToItsVolume: a storage server that somebody has taken over cannot have a node use the session
+// of another volume, on another server.
+func TestLeadsToItsVolume(t *testing.T) {
+	for iqn, fine := range map[string]bool{
+		"iqn.2026-11.io.nearflash:s1:v:g3":      true,
+		"iqn.2026-11.io.nearflash:s1:v":         true, // of before generations
+		"iqn.2026-11.io.nearflash:s2:other:g3":  false,
+		"iqn.2026-11.io.nearflash:s2:other":     false,
+		"iqn.2026-11.io.nearflash:s2:other:v":   false,
+		"iqn.2026-11.io.nearflash:v:other:g3":   false,
+		"iqn.2003-01.org.example:disk":          false,
+		"iqn.2026-11.io.nearflash:s2:x:other:v": false,
+		"":                                      false,
+	} {
+		source, err := iscsi.New(leading{iqn: iqn}).Export(t.Context(), "v", backendtest.Grant(initiator, 3))
+		switch {
+		case fine && (err != nil || source.IQN != iqn):
+			t.Errorf("%q: %+v, %v", iqn, source, err)
+		case !fine && (!errors.Is(err, volume.ErrBackend) || source.IQN != ""):
+			t.Errorf("%q was taken: %+v, %v", iqn, source, err)
+		}
+	}
+}
+
 // TestCheck tells a server that is away from one that does not trust us: the
 // remedies differ.
 func TestCheck(t *testing.T) {
