@@ -88,12 +88,17 @@ func (a *authority) issue(cn string) {
 // issueUntil is issue with an end.
 func (a *authority) issueUntil(cn string, end time.Time) {
 	a.t.Helper()
+	a.issueFor(cn, end, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth)
+}
+
+func (a *authority) issueFor(cn string, end time.Time, usage ...x509.ExtKeyUsage) {
+	a.t.Helper()
 	key := a.newKey()
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: cn},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: end,
 		DNSNames: []string{"storage.example"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+		ExtKeyUsage: usage,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &key.PublicKey, a.key)
 	if err != nil {
@@ -162,8 +167,9 @@ func TestMutualTLS(t *testing.T) {
 	ca, foreign := newAuthority(t, "ca"), newAuthority(t, "foreign")
 	ca.issue("controller")
 	ca.issue("somebody")
+	ca.issueFor("storage-2", time.Now().Add(time.Hour), x509.ExtKeyUsageServerAuth)
 	foreign.issue("controller")
-	address := serve(t, svc, ca, logr.Discard(), "controller")
+	address := serve(t, svc, ca, logr.Discard(), "controller", "storage-2") // whose certificate is no client's
 	mixed := foreign.client(address, "controller")
 	mixed.CAFile = ca.file("ca.pem")
 	otherName := ca.client(address, "controller")
@@ -179,6 +185,7 @@ func TestMutualTLS(t *testing.T) {
 		"right, by name":                       {goodName, nil},
 		"certificate of another CA":            {mixed, targetclient.ErrUnavailable},
 		"name that is not allowed":             {ca.client(address, "somebody"), targetclient.ErrDenied},
+		"another server, by its own":           {ca.client(address, "storage-2"), targetclient.ErrUnavailable},
 		"server is not who it should be":       {otherName, targetclient.ErrUnavailable},
 		"server's CA is not the one we expect": {foreign.client(address, "controller"), targetclient.ErrUnavailable},
 	}

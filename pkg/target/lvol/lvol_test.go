@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -356,4 +357,36 @@ func TestParseRealReport(t *testing.T) {
 func TestSnapshots(t *testing.T) {
 	l := lvoltest.New(64)
 	lvoltest.SnapshotConformance(t, lvoltest.Rig{Runner: l, Manager: open(t, l), VG: lvoltest.VG, Write: l.Write, Read: l.Read})
+}
+
+// TestSnapshotCountsAsPromised: snapshots and the volumes made of them are refused where a volume of
+// their size would be.
+func TestSnapshotCountsAsPromised(t *testing.T) {
+	l := lvoltest.New(16)
+	m := open(t, l) // with a pool of 1024 MiB, which may be promised twice
+	v, err := m.Create(t.Context(), "v", 800*mib, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := func(v lvol.Volume, name string) (lvol.Snapshot, error) {
+		return m.Cut(t.Context(), v, lvol.SnapshotSpec{Name: name, Created: time.Unix(1, 0)})
+	}
+	s, err := cut(v, "first")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cut(v, "second"); !errors.Is(err, lvol.ErrNoSpace) {
+		t.Errorf("a snapshot of more than is left: %v", err)
+	}
+	if _, err := m.CreateFrom(t.Context(), "w", v.SizeBytes, s); !errors.Is(err, lvol.ErrNoSpace) {
+		t.Errorf("a volume of more than is left: %v", err)
+	}
+	small, err := m.Create(t.Context(), "small", 8*mib, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.PoolPercent = 95
+	if _, err := cut(small, "late"); !errors.Is(err, lvol.ErrNoSpace) {
+		t.Errorf("a snapshot in a pool that is nearly full: %v", err)
+	}
 }
