@@ -46,7 +46,7 @@ chunks=$(awk "BEGIN {print int($size / $chunk * (%d - $used) / 100)}")
 fio --name=fill --filename=/dev/storage/e2e-fill --rw=write:$((${chunk%%.*} - 4))k --bs=4k --io_size=$((chunks * 4))k \
   --direct=1 --ioengine=libaio --iodepth=64 --minimal >/dev/null
 lvchange -qq --zero y storage/pool`
-	emptyPool = `lvremove -qq -y storage/e2e-fill 2>/dev/null || true; lvchange -qq --zero y storage/pool`
+	emptyPool = `lvremove -qq -y storage/e2e-fill 2>/dev/null || true; lvchange -qq --zero y storage/pool 2>/dev/null || true`
 )
 
 var _ = Describe("The alerts about a storage server that is asked itself", Label("alerts", "metrics", "lab", "slow"), Serial, func() {
