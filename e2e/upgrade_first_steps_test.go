@@ -107,10 +107,10 @@ func (f *firstVersion) rollBack(ctx context.Context) {
 }
 
 // forgetEpoch removes the storage server's epoch. The service is stopped meanwhile: the agent starts it a
-// second after it has ended.
+// second after it has ended, and replaces the program of none that does not run.
 func (f *firstVersion) forgetEpoch(ctx context.Context) {
 	GinkgoHelper()
-	_, err := k.Host.Run(ctx, cluster.StorageMachine, "set -e; kill $(pidof nearflash-target); while pidof nearflash-target; do sleep 0.1; done; rm /var/lib/nearflash-target/epoch")
+	_, err := k.Host.Run(ctx, cluster.StorageMachine, "set -e; kill $(pidof nearflash-target); while pidof nearflash-target; do sleep 0.1; done; rm /var/lib/nearflash-target/epoch; for i in $(seq 300); do pidof nearflash-target && exit; sleep 0.1; done; exit 1")
 	Expect(err).NotTo(HaveOccurred())
 }
 
