@@ -77,6 +77,8 @@ var _ = Describe("A cluster of the first version", Ordered, Serial, Label("upgra
 
 	It("goes back when no volume is attached and no cache is kept", func(ctx SpecContext) {
 		f.leave(ctx)
+		// As the document says: what the old version attaches has none.
+		f.shell(ctx, `for v in $(kubectl get cvol -o name); do kubectl patch $v --subresource=status --type=merge -p '{"status":{"activation":null,"pendingActivation":null}}'; done`)
 		f.rollBack(ctx)
 		f.replaceTarget(ctx, filepath.Join(f.dir, "bin", "nearflash-target"))
 		for _, v := range f.all() {
