@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 )
 
 // Errors of [Runner].Run; test with errors.Is.
@@ -43,6 +44,9 @@ type Cmd struct {
 	// FileBytes bounds each file that the program writes; 0 is no bound. It is ended by
 	// SIGXFSZ at that (setrlimit(2), RLIMIT_FSIZE).
 	FileBytes uint64
+	// Mounts is the mount namespace that has the program and in which it runs (a file of
+	// ns/mnt, proc_pid_ns(5)); nil is this process's. It may not be one of a [Change].
+	Mounts *os.File
 }
 
 // Query is a program that changes nothing. It is killed when its context ends, and not

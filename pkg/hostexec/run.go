@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -92,6 +93,8 @@ func (r *runner) Run(ctx context.Context, cmd Cmd) (Result, error) {
 		klog.FromContext(ctx).V(6).Info("Program ended", "command", cmd.String(), "duration", time.Since(began))
 	}()
 	switch {
+	case cmd.Changes && cmd.Mounts != nil:
+		return Result{}, fmt.Errorf("%s: a command that changes the kernel is run in another mount namespace", cmd)
 	case cmd.Changes && cmd.Device == "":
 		return Result{}, fmt.Errorf("%s: a command that changes the kernel names no device", cmd)
 	case cmd.Changes:
@@ -112,6 +115,13 @@ func (r *runner) Run(ctx context.Context, cmd Cmd) (Result, error) {
 	return p.result(ctx, cmd)
 }
 
+// hostPath is where programs of a host are looked for. Talos has its extensions' in /usr/local, NixOS
+// all of them in a folder of its own.
+const hostPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
+
+// notFound is the exit status of nsenter if there is no such program (nsenter(1)).
+const notFound = 127
+
 // process is a program that was started.
 type process struct {
 	cmd     *exec.Cmd
@@ -123,8 +133,16 @@ type process struct {
 
 // start starts a program in a group of its own, so that helpers that it has started die with it.
 func start(cmd Cmd) (*process, error) {
+	name, args := cmd.Name, cmd.Args
+	if cmd.Mounts != nil {
+		// The root directory is that of the namespace; nsenter becomes the program.
+		name, args = "nsenter", append([]string{"--mount=/proc/self/fd/3", "--", cmd.Name}, args...)
+	}
 	//lint:ignore commandcontext Run kills the whole group
-	c := exec.Command(cmd.Name, cmd.Args...)
+	c := exec.Command(name, args...)
+	if cmd.Mounts != nil {
+		c.ExtraFiles = []*os.File{cmd.Mounts}
+	}
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return startAs(c, cmd)
 }
@@ -136,6 +154,9 @@ func startAs(c *exec.Cmd, cmd Cmd) (*process, error) {
 	}
 	c.Stdin, c.Stdout, c.Stderr = s.in, s.out, s.err
 	c.Env = append(append(os.Environ(), cmd.Env...), "LC_ALL=C")
+	if cmd.Mounts != nil {
+		c.Env = append(c.Env, "PATH="+hostPath)
+	}
 	if err := c.Start(); err != nil {
 		s.close()
 		return nil, missing(cmd, err)
@@ -193,6 +214,9 @@ func (p *process) result(ctx context.Context, cmd Cmd) (Result, error) {
 	var exit *exec.ExitError
 	if errors.As(p.err, &exit) {
 		code := exit.ExitCode()
+		if cmd.Mounts != nil && code == notFound {
+			return res, fmt.Errorf("%s: %w on the host: %s", cmd.Name, ErrNotInstalled, strings.TrimSpace(string(res.Stderr)))
+		}
 		if cmd.Changes {
 			code = codeOf(code)
 		}

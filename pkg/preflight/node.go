@@ -1,13 +1,9 @@
 package preflight
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,6 +12,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/openiscsi"
 	"github.com/nearflash/nearflash/pkg/target/lio"
 )
 
@@ -28,10 +25,6 @@ var (
 	minLVM = devmapper.Version{Major: 2, Minor: 3, Patch: 12}
 )
 
-// iscsidSocket is where iscsid listens, in the abstract namespace of the host's
-// network namespace (open-iscsi, usr/mgmt_ipc.h).
-const iscsidSocket = "@ISCSIADM_ABSTRACT_NAMESPACE"
-
 // Node looks at what a node brings.
 type Node struct {
 	Run hostexec.Runner
@@ -42,8 +35,12 @@ type Node struct {
 	InitiatorNameFile string
 	// OwnISCSID says that the iscsid is to be nearflash's own, and the host has none.
 	OwnISCSID bool
-	// IscsidSocket is for tests; empty means iscsid's own.
-	IscsidSocket string
+	// OpenISCSI is the host's open-iscsi, if its iscsiadm is used; nil is the image's.
+	OpenISCSI *openiscsi.Host
+	// HostISCSI finds the host's iscsid, to name its version; nil if nothing of the host is seen.
+	HostISCSI *openiscsi.Host
+	// Iscsid is the daemon, the zero value outside tests.
+	Iscsid openiscsi.Daemon
 	// Programs remembers what was found of programs; nil asks them each time.
 	Programs *Programs
 	// Outside says why commands that change the kernel would end with the plugin's
@@ -62,28 +59,35 @@ type Node struct {
 // so that one that was found stays; one that was not is asked again. The zero value
 // knows of none.
 type Programs struct {
-	mu     sync.Mutex
-	usable map[string]bool
+	mu sync.Mutex
+	// usable has what they said.
+	usable map[string]string
 }
 
 // ask returns what check says of a program, or nil if it has passed before.
 func (p *Programs) ask(name string, check func() error) error {
+	_, err := p.say(name, func() (string, error) { return "", check() })
+	return err
+}
+
+// say returns what a program says to check, or said when it passed before.
+func (p *Programs) say(name string, check func() (string, error)) (string, error) {
 	if p == nil {
 		return check()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.usable[name] {
-		return nil
+	if said, ok := p.usable[name]; ok {
+		return said, nil
 	}
-	err := check()
+	said, err := check()
 	if err == nil {
 		if p.usable == nil {
-			p.usable = map[string]bool{}
+			p.usable = map[string]string{}
 		}
-		p.usable[name] = true
+		p.usable[name] = said
 	}
-	return err
+	return said, err
 }
 
 // modules are what the node plugin uses of the kernel. Loading may fail where
@@ -127,11 +131,6 @@ type oneQuery struct {
 }
 
 func (o oneQuery) Targets(context.Context) (map[string]devmapper.Version, error) { return o.targets() }
-
-// ISCSI checks what a volume of an iSCSI server needs, cached or not.
-func (n Node) ISCSI(ctx context.Context) error {
-	return errors.Join(n.initiator(), n.iscsiTransport(), n.tool(ctx, "iscsiadm", "--version"), n.iscsid(ctx))
-}
 
 // Essential checks what every volume needs, cached or not. Each error names the
 // missing thing and the remedy.
@@ -307,66 +306,4 @@ func (n Node) tool(ctx context.Context, name string, args ...string) error {
 		}
 		return nil
 	})
-}
-
-// ErrInitiatorName means that the node has no iSCSI initiator name.
-var ErrInitiatorName = errors.New("the node has no iSCSI initiator name")
-
-// initiatorForm is what RFC 3720 (3.2.6) has in common with the names that targets take in fact.
-var initiatorForm = regexp.MustCompile(`^(?i:iqn|eui|naa)\.[A-Za-z0-9._:-]{1,219}$`)
-
-// InitiatorName reads the initiator's name. Errors: ErrInitiatorName.
-func (n Node) InitiatorName() (string, error) {
-	remedy := "remedy: install open-iscsi on the node, which makes a name that no other node has, or let nearflash bring it (node.iscsid.run: own)"
-	if n.OwnISCSID {
-		remedy = "remedy: take the file away, and delete the plugin's pod, which makes one"
-	}
-	b, err := os.ReadFile(n.InitiatorNameFile)
-	if err != nil {
-		return "", fmt.Errorf("%w: %w; %s", ErrInitiatorName, err, remedy)
-	}
-	for line := range strings.Lines(string(b)) {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "InitiatorName="); ok && strings.TrimSpace(name) != "" {
-			name = strings.TrimSpace(name)
-			if !initiatorForm.MatchString(name) {
-				return "", fmt.Errorf("%w: %q in %s is no such name; accepted are at most 223 letters, digits and . : - _, beginning with iqn., eui. or naa.; "+
-					"remedy: write one into it that no other node has", ErrInitiatorName, name, n.InitiatorNameFile)
-			}
-			return name, nil
-		}
-	}
-	return "", fmt.Errorf("%w: %s has no line InitiatorName=; %s", ErrInitiatorName, n.InitiatorNameFile, remedy)
-}
-
-func (n Node) initiator() error {
-	_, err := n.InitiatorName()
-	return err
-}
-
-func (n Node) iscsiTransport() error {
-	if _, err := os.Stat(filepath.Join(n.Sysfs, "class/iscsi_transport/tcp")); err != nil {
-		return fmt.Errorf("the kernel has no iSCSI over TCP: %w; remedy: load the module iscsi_tcp on the node", err)
-	}
-	return nil
-}
-
-// IscsidAnswers reports why no iscsid answers at a socket; empty means iscsid's own.
-func IscsidAnswers(ctx context.Context, socket string) error {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", cmp.Or(socket, iscsidSocket))
-	if err != nil {
-		return err
-	}
-	return conn.Close()
-}
-
-func (n Node) iscsid(ctx context.Context) error {
-	if err := IscsidAnswers(ctx, n.IscsidSocket); err != nil {
-		remedy := "systemctl enable --now iscsid, or let nearflash bring one (node.iscsid.run: own)"
-		if n.OwnISCSID {
-			remedy = "see why the pod of the DaemonSet with the label app.kubernetes.io/component=iscsid does not run on this node"
-		}
-		return fmt.Errorf("iscsid does not run on the node: %w; remedy: %s", err, remedy)
-	}
-	return nil
 }

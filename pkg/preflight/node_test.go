@@ -3,14 +3,16 @@ package preflight
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec/hostexectest"
+	"github.com/nearflash/nearflash/pkg/openiscsi"
+	"github.com/nearflash/nearflash/pkg/openiscsi/openiscsitest"
 )
 
 // goodNode is a node on which nothing is missing.
@@ -27,15 +29,11 @@ func goodNode(t *testing.T) (Node, *hostexectest.Fake, string) {
 	if err := os.WriteFile(filepath.Join(dir, "initiatorname"), []byte("## a comment\nInitiatorName=iqn.1993-08.org.debian:01:abc\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("unix", filepath.Join(dir, "iscsid"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
+	openiscsitest.Serve(t, filepath.Join(dir, "iscsid"), 16136)
 	run := hostexectest.New(t)
 	return Node{
 		Run: run, DM: devmapper.New(run), Sysfs: filepath.Join(dir, "sys"),
-		InitiatorNameFile: filepath.Join(dir, "initiatorname"), IscsidSocket: filepath.Join(dir, "iscsid"),
+		InitiatorNameFile: filepath.Join(dir, "initiatorname"), Iscsid: openiscsi.Daemon{Socket: filepath.Join(dir, "iscsid"), Patience: time.Second},
 	}, run, dir
 }
 
@@ -66,7 +64,7 @@ func TestNodePreflight(t *testing.T) {
 			n, run, dir := goodNode(t)
 			run.On("dmsetup targets").Return(tc.targets)
 			run.On("lvm version").Return(tc.lvm)
-			run.On("iscsiadm --version")
+			run.On("iscsiadm --version").Return("iscsiadm version 2.1.13\n")
 			run.On("cache_check -V")
 			if tc.spoil != nil {
 				if err := tc.spoil(dir); err != nil {
@@ -188,7 +186,7 @@ func TestExamine(t *testing.T) {
 	n.Programs, n.Exports = &Programs{}, func(context.Context) error { return nil }
 	run.On("dmsetup targets").Return("cache v2.4.0\nclone v1.0.0\nlinear v1.5.0\nmultipath v1.15.0\nzero v1.2.0\n")
 	run.On("lvm version").Return("  LVM version:     2.03.31(2) (2025-02-27)\n")
-	run.On("iscsiadm --version")
+	run.On("iscsiadm --version").Return("iscsiadm version 2.1.13\n")
 	run.On("cache_check -V")
 	run.On("cache_dump -V")
 	run.On("cache_restore -V").Fail(127, "not found")

@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/openiscsi"
 	"github.com/nearflash/nearflash/pkg/preflight"
 )
 
@@ -15,8 +16,8 @@ import (
 type ISCSID struct {
 	// InitiatorNameFile is where the node's initiator name is, or is made.
 	InitiatorNameFile string
-	// socket and become are for tests; empty and nil are the real ones.
-	socket string
+	// daemon and become are for tests; zero and nil are the real ones.
+	daemon openiscsi.Daemon
 	become func(name string, args ...string) error
 }
 
@@ -31,8 +32,8 @@ func (d *ISCSID) Run(ctx context.Context) error {
 	if d.become == nil {
 		d.become = hostexec.Become
 	}
-	if preflight.IscsidAnswers(ctx, d.socket) == nil {
-		return fmt.Errorf("an iscsid runs on this node: stop and disable it (systemctl disable --now iscsid.socket iscsid), or let nearflash use it (node.iscsid.run: host)")
+	if d.daemon.Listens(ctx) == nil {
+		return fmt.Errorf("an iscsid runs on this node: stop and disable it (systemctl disable --now iscsid.socket iscsid), or let nearflash use it (node.iscsid.run: host or nsenter)")
 	}
 	if err := preflight.MakeInitiatorName(d.InitiatorNameFile); err != nil {
 		return err

@@ -7,13 +7,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearflash/nearflash/pkg/openiscsi"
 )
 
 // TestISCSID: it becomes iscsid with a name, and not beside another one.
 func TestISCSID(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "initiatorname.iscsi")
 	var became []string
-	d := ISCSID{InitiatorNameFile: file, socket: filepath.Join(t.TempDir(), "s"), become: func(name string, args ...string) error {
+	d := ISCSID{InitiatorNameFile: file, daemon: openiscsi.Daemon{Socket: filepath.Join(t.TempDir(), "s")}, become: func(name string, args ...string) error {
 		became = append([]string{name}, args...)
 		return nil
 	}}
@@ -29,7 +31,7 @@ func TestISCSID(t *testing.T) {
 
 	became = nil
 	var lc net.ListenConfig
-	l, err := lc.Listen(t.Context(), "unix", d.socket)
+	l, err := lc.Listen(t.Context(), "unix", d.daemon.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
