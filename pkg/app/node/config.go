@@ -22,6 +22,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/attach/hotset"
 	"github.com/nearflash/nearflash/pkg/figures"
+	"github.com/nearflash/nearflash/pkg/openiscsi"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/preflight"
 	"github.com/nearflash/nearflash/pkg/preflight/hosttools"
@@ -63,6 +64,8 @@ type Config struct {
 	InitiatorNameFile string
 	// MakeInitiatorName has that file made if there is none, as open-iscsi's package does it.
 	MakeInitiatorName bool
+	// HostIscsiadm has the host's iscsiadm used, in the mount namespace of its iscsid.
+	HostIscsiadm bool
 	// Origins has volumes of other CSI drivers attached too (backend csi).
 	Origins bool
 	// MaxVolumes is how many volumes may be published to the node; 0 leaves
@@ -163,6 +166,7 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.Var(&c.WithoutTargets, "without-targets", "for tests: `targets` of the kernel that count as absent, so that no cache moves by clone: "+strings.Join(preflight.MoveTargets(), ","))
 	fs.BoolVar(&c.UdevRule, "udev-rule", false, "write a rule of udev to "+hosttools.RuleDir+" that keeps the host's tools away from volumes; false removes it")
 	fs.StringVar(&c.InitiatorNameFile, "initiator-name-file", "/etc/iscsi/initiatorname.iscsi", "`file` with the node's iSCSI initiator name")
+	fs.BoolVar(&c.HostIscsiadm, "host-iscsiadm", false, "use the host's iscsiadm, in the mount namespace of its iscsid, where the initiator name is then too; false uses the image's")
 	fs.BoolVar(&c.MakeInitiatorName, "make-initiator-name", false, "make that file if there is none, on nodes without open-iscsi")
 	fs.BoolVar(&c.Origins, "origins", false, "attach volumes of other CSI drivers too (backend: csi); kubelet's directory is the one that --kubelet-registration-path lies in, at the same path on the host and here")
 	fs.Int64Var(&c.MaxVolumes, "max-volumes", 0, "how many volumes may be published to this node; 0 is no limit")
@@ -204,11 +208,22 @@ func (c *Config) Method() volume.MoveMethod {
 	return m
 }
 
+// openISCSI is the host's open-iscsi, or nil for the image's.
+func (c *Config) openISCSI() *openiscsi.Host {
+	if !c.HostIscsiadm {
+		return nil
+	}
+	return &openiscsi.Host{Proc: "/proc"}
+}
+
 // Validate reports everything that is wrong with the flags at once.
 func (c *Config) Validate() error {
 	errs := []error{c.Metrics.Validate(), c.Stream.Validate()}
 	if _, err := rpc.SocketPath(c.Endpoint); err != nil {
 		errs = append(errs, fmt.Errorf("--endpoint: %w", err))
+	}
+	if c.HostIscsiadm && c.MakeInitiatorName {
+		errs = append(errs, errors.New("--host-iscsiadm and --make-initiator-name exclude each other: the host's initiator name is the host's to make"))
 	}
 	if c.NodeName == "" {
 		errs = append(errs, errors.New("--node-name is required"))

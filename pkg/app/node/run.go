@@ -45,6 +45,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/mount"
 	"github.com/nearflash/nearflash/pkg/moves"
 	"github.com/nearflash/nearflash/pkg/observe"
+	"github.com/nearflash/nearflash/pkg/openiscsi"
 	"github.com/nearflash/nearflash/pkg/peerexport"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/preflight"
@@ -226,7 +227,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		return nil, err
 	}
 	p := &plugin{cfg: cfg, api: api, watchMoves: watchMoves, findings: &findings{}, locks: &keylock.Set{}, owned: owned, requested: requested, moveCounts: &metrics.Moves{}, listening: make(chan struct{})}
-	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile, OwnISCSID: cfg.MakeInitiatorName, Programs: &preflight.Programs{}, Outside: runner.Outside, Without: cfg.WithoutTargets}
+	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile, OwnISCSID: cfg.MakeInitiatorName, Programs: &preflight.Programs{}, Outside: runner.Outside, Without: cfg.WithoutTargets, OpenISCSI: cfg.openISCSI(), HostISCSI: &openiscsi.Host{Proc: "/proc"}}
 	p.hostTools = hosttools.Host{Run: runner, Proc: "/proc"}
 	p.readInitiator(entries)
 	if p.loginKey, err = loginaccount.OpenKey(filepath.Join(cfg.StateDir, "login.key")); err != nil {

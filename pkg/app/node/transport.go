@@ -52,7 +52,7 @@ func (p *plugin) initiatorFound() error {
 func (p *plugin) transports(run hostexec.Runner) transport.Transport {
 	m := transport.Mux{NoISCSI: p.noInitiator}
 	if p.initiator != "" {
-		m.ISCSI = iscsi.New(run, iscsi.Config{InitiatorName: p.initiator})
+		m.ISCSI = iscsi.New(run, iscsi.Config{InitiatorName: p.initiator, Host: p.cfg.openISCSI()})
 	}
 	if p.cfg.Origins {
 		m.CSI = csi.New(csi.Config{Kubelet: p.cfg.kubelet()})

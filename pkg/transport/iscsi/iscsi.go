@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/keylock"
+	"github.com/nearflash/nearflash/pkg/openiscsi"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -39,10 +39,13 @@ const (
 type Config struct {
 	// Sysfs is where sysfs is mounted, /sys, and Dev where device nodes are, /dev.
 	Sysfs, Dev string
-	// Records is the initiator's record database, /var/lib/iscsi/nodes.
-	Records string
+	// Records are where the initiator's record database may be, /var/lib/iscsi/nodes and
+	// /etc/iscsi/nodes: that differs between distributions.
+	Records []string
 	// LockDir is where iscsiadm locks that database, /run/lock/iscsi.
 	LockDir string
+	// Host is the host's open-iscsi, if its iscsiadm is used; nil is that of this container.
+	Host *openiscsi.Host
 	// InitiatorName is the name that sessions log in with, the one that targets are
 	// told to let in. Empty is the name that iscsid was started with, which is another
 	// node's too where nodes share a kernel, and so an iscsid.
@@ -52,9 +55,10 @@ type Config struct {
 // Initiator is transport.Transport over iSCSI.
 type Initiator struct {
 	run     hostexec.Runner
+	host    *openiscsi.Host
 	sysfs   sysfs
 	dev     string
-	records string
+	records []string
 	// swept is done once what a killed plugin left beside the records was removed.
 	swept   sync.Once
 	lockDir string
@@ -72,13 +76,13 @@ func New(run hostexec.Runner, c Config) *Initiator {
 	if c.Dev == "" {
 		c.Dev = "/dev"
 	}
-	if c.Records == "" {
-		c.Records = "/var/lib/iscsi/nodes"
+	if len(c.Records) == 0 {
+		c.Records = []string{"/var/lib/iscsi/nodes", "/etc/iscsi/nodes"}
 	}
 	if c.LockDir == "" {
 		c.LockDir = "/run/lock/iscsi"
 	}
-	return &Initiator{run: run, sysfs: sysfs{root: c.Sysfs}, dev: c.Dev, records: c.Records, lockDir: c.LockDir, name: c.InitiatorName}
+	return &Initiator{run: run, host: c.Host, sysfs: sysfs{root: c.Sysfs}, dev: c.Dev, records: c.Records, lockDir: c.LockDir, name: c.InitiatorName}
 }
 
 // lock serialises the work on one target: LUNs of several volumes may share its
@@ -120,9 +124,14 @@ func (i *Initiator) Connect(ctx context.Context, t transport.Target, cred *volum
 		return transport.Origin{}, err
 	}
 	defer i.lock(t.IQN)()
+	tools, err := i.tools()
+	if err != nil {
+		return transport.Origin{}, fmt.Errorf("connect %s: %w", t, err)
+	}
+	defer tools.place.Close()
 	var problems []error
 	for _, portal := range t.Portals {
-		if err := i.connectPortal(ctx, t, portal, cred); err != nil {
+		if err := tools.connectPortal(ctx, t, portal, cred); err != nil {
 			problems = append(problems, fmt.Errorf("portal %s: %w", portal, err))
 		}
 	}
@@ -143,7 +152,7 @@ func (i *Initiator) Connect(ctx context.Context, t transport.Target, cred *volum
 }
 
 // connectPortal brings up one path: record, session, LUN.
-func (i *Initiator) connectPortal(ctx context.Context, t transport.Target, portal string, cred *volume.Credentials) error {
+func (i tools) connectPortal(ctx context.Context, t transport.Target, portal string, cred *volume.Credentials) error {
 	s, up, err := i.sysfs.session(t.IQN, portal)
 	if err != nil {
 		return err
@@ -171,7 +180,7 @@ func (i *Initiator) connectPortal(ctx context.Context, t transport.Target, porta
 
 // login logs in with the first account that the target takes. A record is replaced only
 // after the target has refused what it has (states.md, The account of an admission).
-func (i *Initiator) login(ctx context.Context, t transport.Target, portal string, cred *volume.Credentials) error {
+func (i tools) login(ctx context.Context, t transport.Target, portal string, cred *volume.Credentials) error {
 	path, known, err := i.record(ctx, t, portal)
 	if err != nil {
 		return err
@@ -189,8 +198,8 @@ func (i *Initiator) login(ctx context.Context, t transport.Target, portal string
 
 // loginWith writes the record of one portal, without an account what that has stays, and
 // logs in.
-func (i *Initiator) loginWith(ctx context.Context, t transport.Target, portal, path string, account *volume.Credentials) error {
-	if err := editRecord(path, filepath.Dir(i.records), i.recordSettings(t, account)); err != nil {
+func (i tools) loginWith(ctx context.Context, t transport.Target, portal, path string, account *volume.Credentials) error {
+	if err := editRecord(path, i.folder(path), i.recordSettings(t, account)); err != nil {
 		return err
 	}
 	_, err := i.iscsiadm(ctx, t.IQN, portal, "--login")
@@ -200,55 +209,8 @@ func (i *Initiator) loginWith(ctx context.Context, t transport.Target, portal, p
 	return err
 }
 
-// record returns the path of the record of a portal, and the account that an earlier login
-// has left in it. One that is made here has none: what iscsiadm puts into it is the host's
-// default.
-func (i *Initiator) record(ctx context.Context, t transport.Target, portal string) (path string, known *volume.Credentials, err error) {
-	if path, err = i.recordPath(t.IQN, portal); err != nil {
-		return "", nil, err
-	}
-	if path != "" {
-		known, err = recordedAccount(path)
-		return path, known, err
-	}
-	if _, err := i.iscsiadm(ctx, t.IQN, portal, "--op", "new"); err != nil {
-		return "", nil, err
-	}
-	if path, err = i.recordPath(t.IQN, portal); err != nil {
-		return "", nil, err
-	}
-	if path == "" {
-		return "", nil, fmt.Errorf("iscsiadm made no record of %s below %s", t.IQN, i.records)
-	}
-	return path, nil, nil
-}
-
-// recordPath is the record of a portal, or "": a file <iqn>/<address>,<port>, or
-// a file "default" in a folder of that name with the portal group behind it.
-func (i *Initiator) recordPath(iqn, portal string) (string, error) {
-	host, port, err := net.SplitHostPort(portal)
-	if err != nil {
-		return "", err
-	}
-	found, err := filepath.Glob(filepath.Join(i.records, iqn, host+","+port+"*"))
-	if err != nil || len(found) == 0 {
-		return "", err
-	}
-	if len(found) > 1 {
-		return "", fmt.Errorf("%d records for portal %s of %s: remove all but one with iscsiadm", len(found), portal, iqn)
-	}
-	inner, err := filepath.Glob(filepath.Join(found[0], "*"))
-	if err != nil {
-		return "", err
-	}
-	if len(inner) > 0 {
-		return inner[0], nil
-	}
-	return found[0], nil
-}
-
 // addLUN makes the kernel add one LUN to a session, and waits for its device.
-func (i *Initiator) addLUN(ctx context.Context, s session, lun int) error {
+func (i tools) addLUN(ctx context.Context, s session, lun int) error {
 	ctx, cancel := context.WithTimeout(ctx, lunTimeout)
 	defer cancel()
 	for first := true; ; first = false {
@@ -283,16 +245,21 @@ func (i *Initiator) Disconnect(ctx context.Context, t transport.Target) error {
 		return err
 	}
 	defer i.lock(t.IQN)()
+	tools, err := i.tools()
+	if err != nil {
+		return fmt.Errorf("disconnect %s: %w", t, err)
+	}
+	defer tools.place.Close()
 	var problems []error
 	for _, portal := range t.Portals {
-		if err := i.disconnectPortal(ctx, t, portal); err != nil {
+		if err := tools.disconnectPortal(ctx, t, portal); err != nil {
 			problems = append(problems, fmt.Errorf("disconnect %s at %s: %w", t.IQN, portal, err))
 		}
 	}
 	return errors.Join(problems...)
 }
 
-func (i *Initiator) disconnectPortal(ctx context.Context, t transport.Target, portal string) error {
+func (i tools) disconnectPortal(ctx context.Context, t transport.Target, portal string) error {
 	s, up, err := i.sysfs.session(t.IQN, portal)
 	if err != nil {
 		return err
@@ -315,14 +282,18 @@ func (i *Initiator) disconnectPortal(ctx context.Context, t transport.Target, po
 			return err
 		}
 	}
-	path, err := i.recordPath(t.IQN, portal)
-	if err != nil || path == "" {
+	found, err := i.recordPaths(t.IQN, portal)
+	if err != nil || len(found) == 0 {
 		return err
 	}
 	if _, err := i.iscsiadm(ctx, t.IQN, portal, "--op", "delete"); err != nil && exitCode(err) != errNoObjects {
 		return err
 	}
-	return nil
+	// What another iscsiadm has made, this one may not know.
+	if found, err = i.recordPaths(t.IQN, portal); err != nil {
+		return err
+	}
+	return removeRecords(found)
 }
 
 // Lookup implements transport.Transport.
@@ -363,78 +334,4 @@ func (i *Initiator) Rescan(_ context.Context, t transport.Target, _ *volume.Cred
 		return fmt.Errorf("rescan %s: %w", t, transport.ErrNoLUN)
 	}
 	return nil
-}
-
-// Exit statuses of iscsiadm, usr/iscsi_err.h of open-iscsi.
-const (
-	errTrans          = 4
-	errDatabase       = 6
-	errTransTimeout   = 8
-	errTargetNotFound = 19 // the login was refused for good
-	errSessionExists  = 15
-	errNotConnected   = 20
-	errNoObjects      = 21
-	errLoginAuth      = 24
-)
-
-func exitCode(err error) int {
-	var exit *hostexec.ExitError
-	if errors.As(err, &exit) {
-		return exit.ExitCode
-	}
-	return 0
-}
-
-// commandTimeout ends an iscsiadm that hangs. It is above the 30 s for which one
-// waits for the lock of the database, and the two tries of a login.
-const commandTimeout = 60 * time.Second
-
-// databaseTries is how often a command is repeated that met a record just going away,
-// databasePause the pause before the second repetition, and what each following is
-// longer by.
-const (
-	databaseTries = 10
-	databasePause = 20 * time.Millisecond
-)
-
-// iscsiadm runs one command. It is not ended with ctx: killed at the wrong moment
-// it leaves the lock of the database behind, and every later one would wait for
-// that lock in vain.
-func (i *Initiator) iscsiadm(ctx context.Context, iqn, portal string, args ...string) ([]byte, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	if err := i.removeStaleLock(ctx); err != nil {
-		return nil, err
-	}
-	// It goes through the records, and fails where one of them is none.
-	i.swept.Do(func() {
-		if err := sweep(filepath.Dir(i.records), i.records); err != nil {
-			klog.FromContext(ctx).Error(err, "What was left of initiator records was not removed")
-		}
-	})
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandTimeout)
-	defer cancel()
-	args = append([]string{"--mode", "node", "--targetname", iqn, "--portal", portal}, args...)
-	res, err := i.run.Run(ctx, hostexec.Command("iscsiadm", args...))
-	// It goes through the records of all targets, and fails when one that it is not
-	// asked for goes away meanwhile: other volumes leave at the same time.
-	for try := 0; exitCode(err) == errDatabase && try < databaseTries; try++ {
-		time.Sleep(time.Duration(try) * databasePause)
-		res, err = i.run.Run(ctx, hostexec.Command("iscsiadm", args...))
-	}
-	if err == nil {
-		return res.Stdout, nil
-	}
-	kinds := map[int]error{
-		errTrans: transport.ErrUnreachable, errTransTimeout: transport.ErrUnreachable,
-		errTargetNotFound: transport.ErrNoTarget, errLoginAuth: transport.ErrAuth,
-	}
-	if kind, ok := kinds[exitCode(err)]; ok {
-		return nil, fmt.Errorf("%w: %w", kind, err)
-	}
-	if exitCode(err) == errNotConnected {
-		return nil, fmt.Errorf("%w: no iscsid runs on this node (condition PreflightPassed of its CachePool has the remedy): %w", transport.ErrNoDaemon, err)
-	}
-	return nil, err
 }

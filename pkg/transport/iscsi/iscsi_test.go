@@ -29,8 +29,19 @@ type host struct {
 func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{t: t, dir: t.TempDir(), run: hostexectest.New(t)}
-	h.i = New(h.run, Config{Sysfs: filepath.Join(h.dir, "sys"), Dev: filepath.Join(h.dir, "dev"), Records: filepath.Join(h.dir, "nodes"), LockDir: filepath.Join(h.dir, "lock")})
+	h.i = New(h.run, Config{Sysfs: filepath.Join(h.dir, "sys"), Dev: filepath.Join(h.dir, "dev"), Records: []string{filepath.Join(h.dir, "nodes")}, LockDir: filepath.Join(h.dir, "lock")})
 	return h
+}
+
+// tools are the open-iscsi of a call.
+func (h *host) tools() tools {
+	h.t.Helper()
+	tools, err := h.i.tools()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(tools.place.Close)
+	return tools
 }
 
 func (h *host) write(path, text string) {
@@ -233,7 +244,7 @@ func TestRecordNamesTheInitiator(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t)
-			h.i = New(h.run, Config{Sysfs: filepath.Join(h.dir, "sys"), Records: filepath.Join(h.dir, "nodes"), LockDir: filepath.Join(h.dir, "lock"), InitiatorName: tc.name})
+			h.i = New(h.run, Config{Sysfs: filepath.Join(h.dir, "sys"), Records: []string{filepath.Join(h.dir, "nodes")}, LockDir: filepath.Join(h.dir, "lock"), InitiatorName: tc.name})
 			h.write("nodes/"+iqn+"/192.0.2.1,3260", tc.record+"# END RECORD\n")
 			h.run.On("iscsiadm").Fail(errTransTimeout, "timed out")
 			if _, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), nil); !errors.Is(err, transport.ErrUnreachable) {
@@ -396,14 +407,14 @@ func TestStaleLockIsRemoved(t *testing.T) {
 	h := newHost(t)
 	h.write("lock/lock.write", "")
 	lock := filepath.Join(h.dir, "lock/lock.write")
-	if err := h.i.removeStaleLock(t.Context()); err != nil {
+	if err := h.tools().removeStaleLock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(lock); err != nil {
 		t.Errorf("a fresh lock was removed: %v", err)
 	}
 	time.Sleep(lockHeld + 100*time.Millisecond) // the change time cannot be set by hand
-	if err := h.i.removeStaleLock(t.Context()); err != nil {
+	if err := h.tools().removeStaleLock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(lock); !os.IsNotExist(err) {
@@ -420,7 +431,7 @@ func TestCommandOutlivesItsCaller(t *testing.T) {
 		cancel()
 		return "", ctx.Err()
 	})
-	if _, err := h.i.iscsiadm(ctx, iqn, "192.0.2.1:3260", "--logout"); err != nil {
+	if _, err := h.tools().iscsiadm(ctx, iqn, "192.0.2.1:3260", "--logout"); err != nil {
 		t.Errorf("the command ended with its caller: %v", err)
 	}
 }

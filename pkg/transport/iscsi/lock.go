@@ -24,8 +24,8 @@ const lockHeld = 10 * time.Second
 
 // removeStaleLock removes a lock whose holder is gone. Making the link sets the
 // inode's change time, so that it tells the age of the lock.
-func (i *Initiator) removeStaleLock(ctx context.Context) error {
-	path := filepath.Join(i.lockDir, lockFile)
+func (i tools) removeStaleLock(ctx context.Context) error {
+	path := filepath.Join(i.place.Path(i.lockDir), lockFile)
 	var st unix.Stat_t
 	err := unix.Stat(path, &st)
 	if errors.Is(err, unix.ENOENT) {

@@ -96,6 +96,16 @@ rollingUpdate:
 {{- if and .Values.node.iscsi (eq .Values.node.iscsid.run "own") }}true{{ end }}
 {{- end }}
 
+{{/* Whether the plugin runs the host's iscsiadm, in the host's mount namespace: "true" or "". */}}
+{{- define "nearflash.hostIscsiadm" -}}
+{{- if and .Values.node.iscsi (eq .Values.node.iscsid.run "nsenter") }}true{{ end }}
+{{- end }}
+
+{{/* Whether the plugin's own iscsiadm needs the node's folders of open-iscsi: "true" or "". */}}
+{{- define "nearflash.iscsiDirs" -}}
+{{- if and .Values.node.iscsi (ne .Values.node.iscsid.run "nsenter") }}true{{ end }}
+{{- end }}
+
 {{/* The node's folder with the initiator name. */}}
 {{- define "nearflash.iscsiConfigDir" -}}
 {{- if eq (include "nearflash.ownIscsid" .) "true" }}{{ .Values.node.stateDir }}/iscsi{{ else }}/etc/iscsi{{ end }}

@@ -49,12 +49,32 @@ func TestWithoutISCSI(t *testing.T) {
 	}
 }
 
+// TestHostIscsiadm: a plugin that runs the host's iscsiadm has nothing made in the host's /etc, sees the
+// host's processes, and makes no initiator name.
+func TestHostIscsiadm(t *testing.T) {
+	out, err := helm(t.Context(), append([]string{"template", release, chartDir, "--kube-version", "1.36.0", "--set", "node.iscsid.run=nsenter"}, originsOn...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(out)
+	for _, not := range []string{"/etc/iscsi\n", "/var/lib/iscsi\n", "/run/lock/iscsi\n", "--make-initiator-name", "component: iscsid"} {
+		if strings.Contains(text, not) {
+			t.Errorf("it has %q", not)
+		}
+	}
+	for _, want := range []string{"- --host-iscsiadm\n", "- --initiator-name-file=/etc/iscsi/initiatorname.iscsi\n", "hostPID: true\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("it lacks %q", want)
+		}
+	}
+}
+
 // TestOwnISCSID: the daemon that the chart brings and the plugin have one initiator name, which is not of
 // the host's /etc, and the daemon cannot ask the API server for anything. Without volumes of iSCSI
 // targets there is none.
 func TestOwnISCSID(t *testing.T) {
 	for args, want := range map[string]int{
-		"node.iscsid.run=host": 0, "node.iscsid.run=own": 2, "node.iscsid.run=own,node.iscsi=false": 0,
+		"node.iscsid.run=host": 0, "node.iscsid.run=nsenter": 0, "node.iscsid.run=own": 2, "node.iscsid.run=own,node.iscsi=false": 0,
 	} {
 		daemons, names := 0, 0
 		for _, object := range mustTemplate(t, append([]string{"--set", "node.stateDir=/var/lib/other," + args}, originsOn...)...) {
