@@ -7,7 +7,8 @@
 #   TIMEOUT  limit of one part (default: 60m)
 #   VERBOSE  false prints failures only
 #   CEPH_CSI_SRC the folder of ceph-csi's source, for specs labelled ceph-csi
-#   OWN_ISCSID true gives the labs nodes without an iscsid, so that the chart brings one
+#   OWN_ISCSID true gives the labs nodes without an iscsid, so that the chart brings one, and with a
+#            root that nobody can write
 #   UPSTREAM true also runs the smaller fixed part of Kubernetes' own storage tests, in the lab
 #            whose specs end first
 #   SMOKE    true also runs one half of the smoke of ring 2 on a distribution's kernel, beside the
@@ -99,7 +100,7 @@ part() {
   # Other specs count on a server that comes back by itself.
   if ! selected "($labels) && !storage-pair" "$1"; then up+=(--storage-pair); fi
   if ! selected "($labels) && !second-storage" "$1"; then up+=(--second-storage); fi
-  if [[ ${OWN_ISCSID:-} == true ]]; then up+=(--without-iscsid); fi
+  if [[ ${OWN_ISCSID:-} == true ]]; then up+=(--without-iscsid --read-only-root); fi
   run "${lab[@]}" "${up[@]}"
   export NEARFLASH_LAB="$PWD/$out/lab"
   run "${lab[@]}" run -- "$out/e2e.test" -ginkgo.label-filter="$filter" \

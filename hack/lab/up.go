@@ -58,6 +58,7 @@ it started is ended.`,
 	f.BoolVar(&up.StoragePair, "storage-pair", false, "two storage servers with one disk, in a new lab: storage is active, storage-b stands by")
 	f.BoolVar(&up.SecondStorage, "second-storage", false, "one more storage server, storage-2, in a new lab: classes choose it with target: second")
 	f.BoolVar(&up.WithoutISCSID, "without-iscsid", false, "nodes without open-iscsi's daemon, in a new lab: the chart brings one")
+	f.BoolVar(&up.ReadOnlyRoot, "read-only-root", false, "nodes whose root nobody can write, in a new lab, as systems for containers have it: /var, /run and /tmp can be written")
 	f.DurationVar(&limit, "timeout", 45*time.Minute, "give up after this time; building everything for the first time takes most of it")
 	return cmd
 }

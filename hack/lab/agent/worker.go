@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nearflash/nearflash/hack/lab/internal/agentapi"
 	"github.com/nearflash/nearflash/hack/lab/internal/plan"
 )
@@ -44,6 +46,11 @@ func (g *guest) setupWorker(ctx context.Context) error {
 	} else if err := g.startISCSI(ctx, w.Initiator); err != nil {
 		return err
 	}
+	if w.ReadOnlyRoot {
+		if err := sealRoot(); err != nil {
+			return err
+		}
+	}
 	if err := g.sup.run(ctx, agentapi.Service{Name: "containerd", Argv: []string{"containerd", "--config", containerdConfig}}); err != nil {
 		return err
 	}
@@ -61,6 +68,27 @@ func (g *guest) setupWorker(ctx context.Context) error {
 		"kubelet", "--config", kubeletConfig, "--kubeconfig", kubeletKubeconf,
 		"--hostname-override", g.cfg.Node, "--node-ip", strings.Split(g.cfg.Network.IP, "/")[0], "--v=2",
 	}})
+}
+
+// sealRoot makes the root one that nobody can write, /etc with it, as on systems for containers.
+// These keep /var; /run and /tmp have file systems of their own.
+func sealRoot() error {
+	// Of what the pods of the chart would make, every system has this one.
+	if err := os.MkdirAll("/lib/modules", 0o755); err != nil {
+		return err
+	}
+	for _, m := range []mount{
+		{source: "/var", target: "/var", flags: unix.MS_BIND},
+		// Else what is mounted below would be below the old one too.
+		{target: "/var", flags: unix.MS_PRIVATE},
+		{target: "/var", flags: unix.MS_SHARED},
+		{target: "/", flags: unix.MS_REMOUNT | unix.MS_BIND | unix.MS_RDONLY},
+	} {
+		if err := unix.Mount(m.source, m.target, "", m.flags, ""); err != nil {
+			return fmt.Errorf("make the root read-only: %s: %w", m.target, err)
+		}
+	}
+	return nil
 }
 
 func waitForAPI(ctx context.Context, w *agentapi.Worker) error {

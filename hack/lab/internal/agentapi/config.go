@@ -93,6 +93,8 @@ type Worker struct {
 	APIURL  string `json:"apiURL"`
 	// Initiator is the node's iSCSI name; without one no iscsid is started.
 	Initiator string `json:"initiator"`
+	// ReadOnlyRoot says that nobody can write the root, but for /var.
+	ReadOnlyRoot bool `json:"readOnlyRoot,omitempty"`
 	// Kubeconfig, CA and the serving pair are file contents.
 	Kubeconfig  []byte `json:"kubeconfig"`
 	CA          []byte `json:"ca"`

@@ -237,6 +237,7 @@ func TestUpOptions(t *testing.T) {
 		"too late for a second":   {o: UpOptions{SecondStorage: true}, s: one, want: "a second one is made with a new lab"},
 		"too late for a pair":     {o: UpOptions{StoragePair: true}, s: one, want: "a pair is made with a new lab"},
 		"too late for no iscsid":  {o: UpOptions{WithoutISCSID: true}, s: one, want: "have an iscsid"},
+		"too late for a root":     {o: UpOptions{ReadOnlyRoot: true}, s: one, want: "a root that can be written"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := tc.o.check("x", tc.s)

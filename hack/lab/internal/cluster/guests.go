@@ -132,6 +132,7 @@ func (l *Lab) workerConfig(s state, n plan.Node) (*agentapi.Worker, error) {
 	dir := l.Paths.PKI()
 	w := &agentapi.Worker{
 		PodCIDR: n.PodCIDR, APIURL: fmt.Sprintf("https://%s:%d", plan.HostIP, plan.APIPort),
+		ReadOnlyRoot: s.ReadOnlyRoot,
 	}
 	if !s.WithoutISCSID {
 		w.Initiator = "iqn.2026-01.io.nearflash.lab:" + n.Name

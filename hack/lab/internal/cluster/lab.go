@@ -94,6 +94,8 @@ type state struct {
 	SecondStorage bool `json:"secondStorage,omitempty"`
 	// WithoutISCSID is set when no iscsid runs on the workers.
 	WithoutISCSID bool `json:"withoutISCSID,omitempty"`
+	// ReadOnlyRoot is set when nobody can write the root of the workers, but for /var.
+	ReadOnlyRoot bool `json:"readOnlyRoot,omitempty"`
 	// Complete is set when everything was started once. A lab without it is what
 	// a killed command left, and is good for nothing.
 	Complete bool `json:"complete"`

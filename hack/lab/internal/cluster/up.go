@@ -47,6 +47,8 @@ type UpOptions struct {
 	SecondStorage bool
 	// WithoutISCSID gives a new lab workers on which no iscsid runs, and no initiator name is.
 	WithoutISCSID bool
+	// ReadOnlyRoot gives a new lab workers whose root nobody can write, but for /var.
+	ReadOnlyRoot bool
 }
 
 // check refuses what cannot be together, and what a lab that is complete cannot become.
@@ -65,6 +67,8 @@ func (o UpOptions) check(id string, s state) error {
 		return fmt.Errorf("lab %s has one storage server: a second one is made with a new lab", id)
 	case o.WithoutISCSID && !s.WithoutISCSID:
 		return fmt.Errorf("the nodes of lab %s have an iscsid: those without are made with a new lab", id)
+	case o.ReadOnlyRoot && !s.ReadOnlyRoot:
+		return fmt.Errorf("the nodes of lab %s have a root that can be written: others are made with a new lab", id)
 	}
 	return nil
 }
@@ -125,7 +129,7 @@ func (l *Lab) create(ctx context.Context, parts Parts, o UpOptions) error {
 	if err := os.MkdirAll(l.Paths.Root, 0o700); err != nil {
 		return fmt.Errorf("state folder: %w", err)
 	}
-	s := state{Checkout: l.Checkout, Token: token, Kernel: parts.Kernel, NodeBase: parts.NodeBase, Bin: parts.Bin, Sizes: o.Sizes, Origin: o.Origin, StoragePair: o.StoragePair, SecondStorage: o.SecondStorage, WithoutISCSID: o.WithoutISCSID}
+	s := state{Checkout: l.Checkout, Token: token, Kernel: parts.Kernel, NodeBase: parts.NodeBase, Bin: parts.Bin, Sizes: o.Sizes, Origin: o.Origin, StoragePair: o.StoragePair, SecondStorage: o.SecondStorage, WithoutISCSID: o.WithoutISCSID, ReadOnlyRoot: o.ReadOnlyRoot}
 	if err := l.save(s); err != nil {
 		return err
 	}
