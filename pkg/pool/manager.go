@@ -85,9 +85,10 @@ type Config struct {
 	Events events.EventRecorder
 	// Preflight gives the findings of the node's preflight, "" when it passed.
 	Preflight func() string
-	// HostTools says which of the host's tools do not leave volumes alone, "" if all do;
-	// looked is false until that is known. nil says nothing about them.
-	HostTools func() (problem string, looked bool)
+	// HostTools says which of the host's tools do not leave volumes alone, "" if all do; note is
+	// what they do only if somebody runs them. looked is false until that is known. nil says
+	// nothing about them.
+	HostTools func() (problem, note string, looked bool)
 }
 
 // Caches is what the node has of volumes.

@@ -80,11 +80,15 @@ func (m *Manager) reportHostTools(obj *v1alpha1.CachePool) {
 	if m.HostTools == nil {
 		return
 	}
-	problem, looked := m.HostTools()
+	problem, note, looked := m.HostTools()
 	switch {
 	case !looked: // what was said before stays
 	case problem == "":
-		setCondition(obj, v1alpha1.ConditionHostTools, true, v1alpha1.ReasonHostToolsKeptOut, "the host's tools leave alone what pods write")
+		message := "the host's tools leave alone what pods write"
+		if note != "" {
+			message += " by themselves; " + note
+		}
+		setCondition(obj, v1alpha1.ConditionHostTools, true, v1alpha1.ReasonHostToolsKeptOut, message)
 	default:
 		setCondition(obj, v1alpha1.ConditionHostTools, false, v1alpha1.ReasonHostToolsLook, problem)
 	}

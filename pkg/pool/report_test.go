@@ -45,20 +45,21 @@ func TestReportHostTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.CachePool{}).Build()
-	problem, looked := "", false
-	m := NewManager(Config{Node: "a", Preflight: func() string { return "" }, HostTools: func() (string, bool) { return problem, looked }}, nil, api, nil)
+	problem, note, looked := "", "", false
+	m := NewManager(Config{Node: "a", Preflight: func() string { return "" }, HostTools: func() (string, string, bool) { return problem, note, looked }}, nil, api, nil)
 	for _, step := range []struct {
-		problem string
-		looked  bool
-		want    metav1.ConditionStatus
-		message string
+		problem, note string
+		looked        bool
+		want          metav1.ConditionStatus
+		message       string
 	}{
-		{"", false, "", ""},
-		{"udev looks", true, metav1.ConditionFalse, "udev looks"},
-		{"", false, metav1.ConditionFalse, "udev looks"},
-		{"", true, metav1.ConditionTrue, "the host's tools leave alone what pods write"},
+		{"", "", false, "", ""},
+		{"udev looks", "", true, metav1.ConditionFalse, "udev looks"},
+		{"", "", false, metav1.ConditionFalse, "udev looks"},
+		{"", "", true, metav1.ConditionTrue, "the host's tools leave alone what pods write"},
+		{"", "vgchange looks", true, metav1.ConditionTrue, "the host's tools leave alone what pods write by themselves; vgchange looks"},
 	} {
-		problem, looked = step.problem, step.looked
+		problem, note, looked = step.problem, step.note, step.looked
 		obj, err := m.object(t.Context(), m.Default, nil)
 		if err != nil {
 			t.Fatal(err)

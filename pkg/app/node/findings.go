@@ -12,8 +12,10 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// findings are what the preflight said last.
-type findings struct{ essential, iscsi, cache, warm, tracking, sending, host atomic.Pointer[string] }
+// findings are what the preflight said last. hostNote is none.
+type findings struct {
+	essential, iscsi, cache, warm, tracking, sending, host, hostNote atomic.Pointer[string]
+}
 
 // set notes a finding, nil for none, and logs it if it is new.
 func set(ctx context.Context, p *atomic.Pointer[string], err error) {

@@ -66,14 +66,14 @@ func TestProblems(t *testing.T) {
 // TestHostProblems: they are no reason against a volume, and unknown before the first look.
 func TestHostProblems(t *testing.T) {
 	p := &plugin{findings: &findings{}, cfg: Config{Origins: true}}
-	if got, looked := p.hostProblems(); got != "" || looked {
+	if got, _, looked := p.hostProblems(); got != "" || looked {
 		t.Errorf("got %q, %t before the first look", got, looked)
 	}
 	for _, f := range []*atomic.Pointer[string]{&p.findings.essential, &p.findings.cache, &p.findings.warm, &p.findings.tracking, &p.findings.sending} {
 		f.Store(new(string))
 	}
 	set(t.Context(), &p.findings.host, errors.Join(errors.New("udev looks"), errors.New("multipathd takes")))
-	if got, looked := p.hostProblems(); got != "udev looks; multipathd takes" || !looked {
+	if got, _, looked := p.hostProblems(); got != "udev looks; multipathd takes" || !looked {
 		t.Errorf("got %q, %t", got, looked)
 	}
 	if got := p.problems(); got != "" {

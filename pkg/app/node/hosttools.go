@@ -18,15 +18,24 @@ func (p *plugin) placeUdevRule(ctx context.Context) {
 }
 
 // hostProblems is what the last look at the host's tools found; looked is false before it.
-func (p *plugin) hostProblems() (problem string, looked bool) {
-	if s := p.findings.host.Load(); s != nil {
-		return *s, true
+func (p *plugin) hostProblems() (problem, note string, looked bool) {
+	if n := p.findings.hostNote.Load(); n != nil {
+		note = *n
 	}
-	return "", false
+	if s := p.findings.host.Load(); s != nil {
+		return *s, note, true
+	}
+	return "", note, false
 }
 
 // lookAtHostTools notices what an administrator changes of the host's tools. They are looked at
 // beside everything else: no volume waits for them.
 func (p *plugin) lookAtHostTools(ctx context.Context) {
-	wait.UntilWithContext(ctx, func(ctx context.Context) { set(ctx, &p.findings.host, p.hostTools.Problems(ctx)) }, hostToolsEvery)
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		note, problems := p.hostTools.Look(ctx)
+		if old := p.findings.hostNote.Swap(&note); (old == nil || *old != note) && note != "" {
+			klog.FromContext(ctx).Info("Preflight", "note", note)
+		}
+		set(ctx, &p.findings.host, problems)
+	}, hostToolsEvery)
 }

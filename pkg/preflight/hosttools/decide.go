@@ -20,6 +20,14 @@ type Facts struct {
 
 	Multipath MultipathFacts
 	LVM       LVMFacts
+	MD        MDFacts
+}
+
+// MDFacts are about the host's MD RAID.
+type MDFacts struct {
+	// Tool reports whether the host has mdadm, and Config has the texts of its files.
+	Tool   bool
+	Config string
 }
 
 // MultipathFacts are about multipathd.
@@ -32,6 +40,8 @@ type MultipathFacts struct {
 
 // LVMFacts are about the host's LVM.
 type LVMFacts struct {
+	// Tool reports whether the host has LVM's program.
+	Tool bool
 	// Config is the answer of lvmconfig with all defaults, and Err why there is none.
 	Config string
 	Err    error
@@ -43,8 +53,62 @@ type LVMFacts struct {
 }
 
 // Problems says which of the host's tools look into what pods write, or take its disks, with the
-// remedy; nil if none does. What could not be found out counts as a problem.
-func (f Facts) Problems() error { return errors.Join(f.udev(), f.multipathd()) }
+// remedy; nil if none does. What could not be found out counts as a problem. Of udev, and what it
+// starts or what is there without it, it is one problem.
+func (f Facts) Problems() error { return errors.Join(f.udev(), f.withoutUdev(), f.multipathd()) }
+
+// Note says what the host's tools do only if somebody runs them, with what to do about it; "" if
+// nothing, or if Problems says more. The rule keeps udev from handing volumes to them, and not
+// those who run a command from having it look into every disk.
+func (f Facts) Note() string {
+	tools, what := f.scanning()
+	if !f.Udev || f.udev() != nil || len(tools) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("commands of an administrator such as %s find what pods write; to keep them away too: %s (%s)", strings.Join(what, " and "), strings.Join(f.limits(), "; "), page)
+}
+
+// withoutUdev: nobody tells tools to leave volumes alone where no udev runs. They look into every disk
+// whenever something starts them.
+func (f Facts) withoutUdev() error {
+	tools, what := f.scanning()
+	if f.Udev || len(tools) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the host has no udev, and nothing keeps its %s (%s) from what pods write; remedy: %s (%s)", strings.Join(tools, " and "), strings.Join(what, ", "), strings.Join(f.limits(), "; "), page)
+}
+
+// scanning are the tools that look into every disk when they are run, and the commands that do.
+func (f Facts) scanning() (tools, commands []string) {
+	if f.LVM.Tool && !f.LVM.limited() {
+		tools, commands = append(tools, "LVM"), append(commands, "vgchange --activate y")
+	}
+	if f.MD.Tool && !f.MD.limited() {
+		tools, commands = append(tools, "MD RAID"), append(commands, "mdadm --assemble --scan")
+	}
+	return tools, commands
+}
+
+// limits are the settings that keep them away.
+func (f Facts) limits() (out []string) {
+	if f.LVM.Tool && !f.LVM.limited() {
+		out = append(out, `global_filter = [ "a|^/dev/DISK$|", "r|.*|" ] in /etc/lvm/lvm.conf with the host's own disks, or LVM's devices file`)
+	}
+	if f.MD.Tool && !f.MD.limited() {
+		out = append(out, `AUTO -all in mdadm.conf`)
+	}
+	return out
+}
+
+// autoLine is a line of mdadm.conf(5) that says what is assembled without being named.
+var autoLine = regexp.MustCompile(`(?im)^\s*auto\s+(.*)$`)
+
+// limited reports whether mdadm assembles only arrays that its configuration names: the first word of
+// the line that fits an array decides.
+func (f MDFacts) limited() bool {
+	m := autoLine.FindStringSubmatch(f.Config)
+	return m != nil && strings.HasPrefix(strings.TrimSpace(m[1])+" ", "-all ")
+}
 
 func (f Facts) udev() error {
 	if !f.Udev {

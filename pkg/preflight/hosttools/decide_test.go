@@ -73,6 +73,51 @@ func TestUdevProblems(t *testing.T) {
 	}
 }
 
+// TestScanning: LVM and MD RAID, which look into every disk when they are run, are one problem where
+// nothing keeps them away, and a note where the rule keeps udev from starting them.
+func TestScanning(t *testing.T) {
+	withRule := map[string]string{RuleFile: rule, "60-others.rules": lvmRule + "\n" + mdRule}
+	lvm, md := LVMFacts{Tool: true, Config: lvmDefault}, MDFacts{Tool: true}
+	filtered := LVMFacts{Tool: true, Config: lvmOwnDisks}
+	for name, tc := range map[string]struct {
+		f Facts
+		// want and note are words of the problem and of the note, none for none; not are words that
+		// neither may have.
+		want, note, not []string
+	}{
+		"no tools":                          {f: Facts{}},
+		"the rule":                          {f: Facts{Udev: true, Rules: withRule}},
+		"the rule, and LVM":                 {f: Facts{Udev: true, Rules: withRule, LVM: lvm}, note: []string{"vgchange", `global_filter = [ "a|^/dev/DISK$|", "r|.*|" ]`, page}, not: []string{"mdadm"}},
+		"the rule, and MD RAID":             {f: Facts{Udev: true, Rules: withRule, LVM: filtered, MD: md}, note: []string{"mdadm --assemble --scan", "AUTO -all"}, not: []string{"vgchange", "global_filter"}},
+		"the rule, and both":                {f: Facts{Udev: true, Rules: withRule, LVM: lvm, MD: md}, note: []string{"vgchange", "mdadm"}},
+		"the rule, and a filter":            {f: Facts{Udev: true, Rules: withRule, LVM: filtered}},
+		"the rule, and a devices file":      {f: Facts{Udev: true, Rules: withRule, LVM: LVMFacts{Tool: true, Config: lvmDefault, DevicesFile: true}}},
+		"the rule, and LVM without events":  {f: Facts{Udev: true, Rules: withRule, LVM: LVMFacts{Tool: true, Config: lvmNoEvents}}, note: []string{"vgchange"}},
+		"the rule, and nobody knows of LVM": {f: Facts{Udev: true, Rules: withRule, LVM: LVMFacts{Tool: true, Err: errors.New("no answer")}}, note: []string{"vgchange"}},
+		"no rule: one problem":              {f: Facts{Udev: true, Rules: map[string]string{"60-others.rules": lvmRule}, LVM: lvm, MD: md}, want: []string{"hands it to LVM", "node.udevRule"}, not: []string{"vgchange", "\n"}},
+		"no udev, and LVM":                  {f: Facts{LVM: lvm}, want: []string{"no udev", "nothing keeps its LVM (", "global_filter", page}, not: []string{"mdadm", "\n"}},
+		"no udev, and MD RAID":              {f: Facts{MD: md, LVM: filtered}, want: []string{"no udev", "MD RAID", "AUTO -all"}, not: []string{"LVM"}},
+		"no udev, and both: one problem":    {f: Facts{LVM: lvm, MD: md}, want: []string{"LVM and MD RAID"}, not: []string{"\n"}},
+		"no udev, and filters":              {f: Facts{LVM: filtered, MD: MDFacts{Tool: true, Config: "DEVICE partitions\nAUTO -all\n"}}},
+		"no udev, MD RAID for some":         {f: Facts{MD: MDFacts{Tool: true, Config: "AUTO +1.x -all\n"}}, want: []string{"MD RAID"}},
+		"no udev, and multipathd":           {f: Facts{LVM: lvm, Multipath: MultipathFacts{Runs: true, Err: errors.New("refused")}}, want: []string{"LVM", "multipathd"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var note error
+			if text := tc.f.Note(); text != "" {
+				note = errors.New(text)
+			}
+			judge(t, tc.f.Problems(), tc.want, nil)
+			judge(t, note, tc.note, nil)
+			for _, w := range tc.not {
+				if said := errors.Join(tc.f.Problems(), note); said != nil && strings.Contains(said.Error(), w) {
+					t.Errorf("%q has %q", said, w)
+				}
+			}
+		})
+	}
+}
+
 // TestPage: the how-to has the files as they are.
 func TestPage(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("../../..", page))

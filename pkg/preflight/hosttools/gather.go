@@ -25,13 +25,13 @@ type Host struct {
 	Multipathd func(context.Context) (string, error)
 }
 
-// Problems gathers and judges; see [Facts.Problems].
-func (h Host) Problems(ctx context.Context) error {
+// Look gathers and judges; see [Facts.Problems] and [Facts.Note].
+func (h Host) Look(ctx context.Context) (note string, problems error) {
 	f, err := h.gather(ctx)
 	if err != nil {
-		return fmt.Errorf("the host's tools cannot be looked at: %w; remedy: a privileged container with hostPID: true", err)
+		return "", fmt.Errorf("the host's tools cannot be looked at: %w; remedy: a privileged container with hostPID: true", err)
 	}
-	return f.Problems()
+	return f.Note(), f.Problems()
 }
 
 func (h Host) gather(ctx context.Context) (f Facts, err error) {
@@ -46,10 +46,36 @@ func (h Host) gather(ctx context.Context) (f Facts, err error) {
 		return f, err
 	}
 	f.Multipath = h.multipath(ctx)
-	if f.Udev { // nobody else shows LVM anything
+	tool := has(root, "lvm")
+	if tool || f.Udev { // nobody else shows LVM anything
 		f.LVM = h.lvm(ctx, root)
+		f.LVM.Tool = tool
 	}
+	f.MD = md(root)
 	return f, nil
+}
+
+// has reports whether the host has a program of an administrator.
+func has(root *os.Root, name string) bool {
+	for _, dir := range []string{"usr/sbin", "sbin", "usr/bin", "bin", "usr/local/sbin"} {
+		if _, err := root.Lstat(filepath.Join(dir, name)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// md reads the configuration of the host's mdadm, in the place of either kind of distribution.
+func md(root *os.Root) (f MDFacts) {
+	if f.Tool = has(root, "mdadm"); !f.Tool {
+		return f
+	}
+	for _, name := range []string{"etc/mdadm/mdadm.conf", "etc/mdadm.conf"} {
+		if text, err := root.ReadFile(name); err == nil {
+			f.Config += string(text)
+		}
+	}
+	return f
 }
 
 // root is the host's root directory.

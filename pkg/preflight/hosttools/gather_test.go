@@ -3,6 +3,7 @@ package hosttools
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -31,6 +32,12 @@ func host(t *testing.T, files map[string]string) (proc, root string) {
 		}
 	}
 	return proc, root
+}
+
+func problems(t *testing.T, h Host) error {
+	t.Helper()
+	_, err := h.Look(t.Context())
+	return err
 }
 
 func runs(t *testing.T, proc, pid, name string) {
@@ -65,7 +72,7 @@ func TestHost(t *testing.T) {
 	run.On("lvm lvmconfig --type full devices/filter devices/global_filter global/event_activation").Return(lvmDefault)
 	run.On("lvm lvmconfig devices/use_devicesfile").Return("use_devicesfile=0\n").Once()
 	h := Host{Run: run, Proc: proc, Multipathd: func(context.Context) (string, error) { return sample(t, "multipath-default.txt"), nil }}
-	judge(t, h.Problems(t.Context()), []string{"hands it to LVM:"}, []string{"multipathd", "MD RAID", "btrfs"})
+	judge(t, problems(t, h), []string{"hands it to LVM:"}, []string{"multipathd", "MD RAID", "btrfs"})
 	for _, c := range run.Calls() {
 		if want := "LVM_SYSTEM_DIR=" + filepath.Join(root, "etc/lvm"); len(c.Env) != 1 || c.Env[0] != want || !c.ReadOnly {
 			t.Errorf("%s: environment %q, want %s", c.Line(), c.Env, want)
@@ -73,28 +80,58 @@ func TestHost(t *testing.T) {
 	}
 
 	run.On("lvm lvmconfig devices/use_devicesfile").Fail(5, "Configuration node devices/use_devicesfile not found")
-	judge(t, h.Problems(t.Context()), []string{"/dev/disk"}, []string{"LVM"})
+	judge(t, problems(t, h), []string{"/dev/disk"}, []string{"LVM"})
 
 	if err := PlaceRule(filepath.Join(root, RuleDir), true); err != nil {
 		t.Fatal(err)
 	}
-	judge(t, h.Problems(t.Context()), nil, nil)
+	judge(t, problems(t, h), nil, nil)
 	if err := os.WriteFile(filepath.Join(root, "etc/udev/rules.d", RuleFile), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	judge(t, h.Problems(t.Context()), []string{"not the one of this version"}, nil)
+	judge(t, problems(t, h), []string{"not the one of this version"}, nil)
 }
 
 // TestNoHost: what cannot be looked at is not taken for right.
 func TestNoHost(t *testing.T) {
-	judge(t, Host{Proc: t.TempDir()}.Problems(t.Context()), []string{"cannot be looked at", "hostPID"}, nil)
+	judge(t, problems(t, Host{Proc: t.TempDir()}), []string{"cannot be looked at", "hostPID"}, nil)
 }
 
 // TestNothingToKeepOut: a host without udev and multipathd, which is not asked.
 func TestNothingToKeepOut(t *testing.T) {
 	proc, _ := host(t, map[string]string{"etc/hostname": "a"})
 	h := Host{Proc: proc, Multipathd: func(context.Context) (string, error) { t.Error("asked"); return "", nil }}
-	judge(t, h.Problems(t.Context()), nil, nil)
+	judge(t, problems(t, h), nil, nil)
+}
+
+// TestScanningTools: LVM and mdadm are looked at without udev too, by their programs, and what keeps
+// them away is found.
+func TestScanningTools(t *testing.T) {
+	files := map[string]string{"usr/sbin/lvm": "", "sbin/mdadm": "", "etc/lvm/lvm.conf": ""}
+	proc, root := host(t, files)
+	run := hostexectest.New(t)
+	answer := run.On("lvm lvmconfig --type full devices/filter devices/global_filter global/event_activation").Return(lvmDefault)
+	run.On("lvm lvmconfig devices/use_devicesfile").Fail(5, "not found")
+	h := Host{Run: run, Proc: proc}
+	judge(t, problems(t, h), []string{"no udev", "LVM and MD RAID", "global_filter", "AUTO -all"}, nil)
+	answer.Return(lvmOwnDisks)
+	for name, text := range map[string]string{"etc/mdadm/mdadm.conf": "DEVICE partitions\nAUTO -all\n", RuleDir[1:] + "/" + RuleFile: rule} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	judge(t, problems(t, h), nil, nil)
+	answer.Return(lvmDefault)
+	judge(t, problems(t, h), []string{"LVM", "global_filter"}, []string{"MD RAID", "mdadm"})
+	if err := os.WriteFile(filepath.Join(root, "run/udev/control"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	note, err := h.Look(t.Context())
+	judge(t, err, nil, nil)
+	judge(t, errors.New(note), []string{"vgchange", "global_filter", page}, []string{"mdadm"})
 }
 
 func TestAskMultipathd(t *testing.T) {

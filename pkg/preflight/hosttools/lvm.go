@@ -15,6 +15,12 @@ type lvmConfig struct {
 
 // keepsOut reports whether LVM does not take what udev shows it, or not from devices of volumes.
 func (f LVMFacts) keepsOut() bool {
+	c, err := parseLVM(f.Config)
+	return f.Err == nil && err == nil && !c.eventActivation || f.limited()
+}
+
+// limited reports whether none of LVM's commands looks into devices of volumes.
+func (f LVMFacts) limited() bool {
 	if f.Err != nil {
 		return false
 	}
@@ -24,7 +30,7 @@ func (f LVMFacts) keepsOut() bool {
 	}
 	// Where the files say nothing, only somebody who uses the devices file has made it.
 	byFile := f.DevicesFile && (f.UseDevicesFile == "1" || f.UseDevicesFile == "")
-	return !c.eventActivation || byFile || c.rejectsVolumes()
+	return byFile || c.rejectsVolumes()
 }
 
 // volumeDevices are the names of devices of volumes as LVM may see them: the volume's own, one of
