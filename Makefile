@@ -132,7 +132,7 @@ test-origin-zones: ## Volumes over disks of two zones, on a lab of its own.
 	LABELS=origin-zones hack/cluster-ring.sh
 
 .PHONY: test-own-iscsid
-test-own-iscsid: ## Nodes without open-iscsi, for which the chart brings it, on a lab of its own.
+test-own-iscsid: ## Nodes without open-iscsi, for which the chart brings it, and with a root that nobody can write, on a lab of its own.
 	OWN_ISCSID=true LABELS='own-iscsid || (smoke && !slow)' hack/cluster-ring.sh
 
 .PHONY: e2e-kind

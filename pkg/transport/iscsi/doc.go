@@ -1,6 +1,6 @@
 // Package iscsi attaches iSCSI LUNs through the host's iscsid.
 //
-// Sessions are set up with iscsiadm(8). What the kernel then has is read from
+// Sessions are set up with iscsiadm(8), that of this container or the host's (package openiscsi). What the kernel then has is read from
 // sysfs, not from iscsiadm's text: session, connection and LUN are files there.
 // A session is told to scan nothing by itself (node.session.scan = manual), and
 // only the wanted LUN is added to it: an array's other LUNs, which may belong
