@@ -59,6 +59,8 @@ var _ = Describe("The tools of a node", Label("host-tools", "lab", "slow"), func
 only='devices/filter=["a|^/dev/mapper/nf-%[2]s$|","r|.*|"]'
 vgcreate -q --config "$only" %[1]s /dev/mapper/nf-%[2]s
 lvcreate -q --config "$only" -n pod -l 1 %[1]s
+# LVM activates at an event that comes late what was deactivated before it.
+udevadm settle --timeout=60
 vgchange -q --config "$only" -an %[1]s`, group, member.Handle))
 		Expect(err).NotTo(HaveOccurred())
 
