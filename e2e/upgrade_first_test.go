@@ -17,6 +17,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/e2e/hoststate"
 )
 
 // usualFormat is the journal's of this version, of a volume that needs no other.
@@ -97,6 +98,9 @@ var _ = Describe("A cluster of the first version", Ordered, Serial, Label("upgra
 		dies, err := f.space.volume(ctx, volumeSpec{name: "dies", mode: v1alpha1.CacheModeWriteback, kind: ext4, cacheSize: "128Mi"})
 		Expect(err).NotTo(HaveOccurred())
 		c := crashDirtyOn(ctx, nodeB, dies)[0]
+		// What is dirty stays so until the node dies, however long that takes.
+		_, err = k.Host.Run(ctx, nodeB, fmt.Sprintf("dmsetup message %s 0 migration_threshold 0", hoststate.TopDevice(dies.Handle)))
+		Expect(err).NotTo(HaveOccurred())
 		f.work(ctx)
 		f.upgrade(ctx, nil, func() {
 			Expect(powerOff(ctx, nodeB)).To(Succeed())
