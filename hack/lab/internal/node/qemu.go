@@ -97,7 +97,7 @@ func smartDisks() []string {
 	var args []string
 	for i, d := range []string{"serial=well", "serial=failing,smart_critical_warning=4"} {
 		name := fmt.Sprintf("smart%d", i)
-		args = append(args, "-blockdev", "driver=null-co,size=64M,read-zeroes=on,node-name="+name, "-device", "nvme,drive="+name+","+d)
+		args = append(args, "-blockdev", "driver=null-co,size=67108864,read-zeroes=on,node-name="+name, "-device", "nvme,drive="+name+","+d)
 	}
 	return args
 }
