@@ -227,8 +227,8 @@ type Deps struct {
 	// WarmProblem says why this node can neither export caches nor import them by clone, or "";
 	// nil is "". StreamProblem says why it cannot fill a cache by a stream.
 	WarmProblem, StreamProblem func(ctx context.Context) string
-	// ReadInUse reads the map of metadata that are in use, and do not change; nil is by a copy
-	// of them.
+	// ReadInUse reads the map of metadata that are in use; nil is by a copy of them, which is torn
+	// if they change meanwhile.
 	ReadInUse func(ctx context.Context, device, base string) (cachemap.Map, error)
 	// CacheProblem says why this kernel cannot cache, or "".
 	CacheProblem func(ctx context.Context) string
@@ -335,7 +335,7 @@ func New(c Config, d Deps) *Attacher {
 		Host: warmHost{a}, SSD: a.ssd, Heat: heats, Store: d.HotSets, Dir: c.Warm.Dir, Boot: c.Boot, Every: c.Warm.HotSetEvery, Bytes: c.Warm.HotSetBytes, Now: now,
 	}
 	if d.Tools != nil {
-		a.leases.Dump, a.hotSets.Dump = d.Tools.Dump, d.Tools.Dump
+		a.leases.Dump, a.hotSets.Read = d.Tools.Dump, a.readInUse
 	}
 	a.dirtyLimits = &dirtylimit.Keeper{Host: limitHost{a}, Devices: d.DM, Sysfs: c.Sysfs, Now: d.Now}
 	a.cacheFaults = &cachefault.Watch{Host: faultHost{a}, Devices: d.DM, Node: c.Node, Sysfs: c.Sysfs, Now: now}

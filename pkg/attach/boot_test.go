@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/reservation"
 	"github.com/nearflash/nearflash/pkg/transport"
@@ -46,7 +47,7 @@ func TestEarlierBoot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newFencedNode(t)
 			n.UsePool(withoutPool{})
-			n.Locks, n.hotSets.Store, n.hotSets.Dump, n.hotSets.Dir = &keylock.Set{}, noHotSets{}, noDump, t.TempDir()
+			n.Locks, n.hotSets.Store, n.hotSets.Read, n.hotSets.Dir = &keylock.Set{}, noHotSets{}, noMap, t.TempDir()
 			e := &state.Entry{ID: "v", Fence: n.first, State: state.Staged, Mode: volume.ModeWriteback, Activated: true, Static: true, Reserved: true, Boot: "earlier"}
 			if err := n.write(t.Context(), e); err != nil {
 				t.Fatal(err)
@@ -62,4 +63,6 @@ func TestEarlierBoot(t *testing.T) {
 
 type noHotSets struct{ volume.HotSets }
 
-func noDump(context.Context, string, string) error { return errors.New("no map") }
+func noMap(context.Context, string, string) (cachemap.Map, error) {
+	return cachemap.Map{}, errors.New("no map")
+}

@@ -206,7 +206,7 @@ func (h warmHost) ReadLevel(ctx context.Context, id volume.ID, device string) (*
 	return &m, err
 }
 
-// readInUse reads the map of metadata that are in use, and do not change.
+// readInUse reads the map of metadata that are in use. What changes meanwhile may be torn.
 func (a *Attacher) readInUse(ctx context.Context, device, base string) (cachemap.Map, error) {
 	if a.ReadInUse != nil {
 		return a.ReadInUse(ctx, device, base)

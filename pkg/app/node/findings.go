@@ -8,7 +8,6 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/nearflash/nearflash/pkg/preflight"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -28,7 +27,7 @@ func set(ctx context.Context, p *atomic.Pointer[string], err error) {
 	}
 }
 
-func (f *findings) update(ctx context.Context, n preflight.Node) {
+func (f *findings) update(ctx context.Context, n inspector) {
 	found := n.Examine(ctx)
 	set(ctx, &f.essential, found.Essential)
 	set(ctx, &f.iscsi, found.ISCSI)

@@ -12,7 +12,7 @@ import (
 // placeUdevRule writes the rule that keeps the host's udev away from volumes, or removes it.
 // Nothing rests on it: a host where it cannot be written has a finding.
 func (p *plugin) placeUdevRule(ctx context.Context) {
-	if err := hosttools.PlaceRule(hosttools.RuleDir, p.cfg.UdevRule); err != nil {
+	if err := p.host.placeRule(p.cfg.UdevRule); err != nil {
 		klog.FromContext(ctx).Error(err, "Rule of udev could not be written or removed", "wanted", p.cfg.UdevRule, "directory", hosttools.RuleDir)
 	}
 }
@@ -32,7 +32,7 @@ func (p *plugin) hostProblems() (problem, note string, looked bool) {
 // beside everything else: no volume waits for them.
 func (p *plugin) lookAtHostTools(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		note, problems := p.hostTools.Look(ctx)
+		note, problems := p.host.tools.Look(ctx)
 		if old := p.findings.hostNote.Swap(&note); (old == nil || *old != note) && note != "" {
 			klog.FromContext(ctx).Info("Preflight", "note", note)
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -28,34 +27,20 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachestream"
-	"github.com/nearflash/nearflash/pkg/cachetools"
-	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/driver"
 	"github.com/nearflash/nearflash/pkg/durable"
-	"github.com/nearflash/nearflash/pkg/freeze"
-	"github.com/nearflash/nearflash/pkg/hostexec"
-	"github.com/nearflash/nearflash/pkg/ioerrors"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/keyagreement"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/kube"
 	"github.com/nearflash/nearflash/pkg/loginaccount"
-	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/metrics"
-	"github.com/nearflash/nearflash/pkg/mount"
 	"github.com/nearflash/nearflash/pkg/moves"
 	"github.com/nearflash/nearflash/pkg/observe"
-	"github.com/nearflash/nearflash/pkg/openiscsi"
-	"github.com/nearflash/nearflash/pkg/peerexport"
 	"github.com/nearflash/nearflash/pkg/pool"
-	"github.com/nearflash/nearflash/pkg/preflight"
-	"github.com/nearflash/nearflash/pkg/preflight/hosttools"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/registration"
-	"github.com/nearflash/nearflash/pkg/reservation"
 	"github.com/nearflash/nearflash/pkg/rpc"
-	"github.com/nearflash/nearflash/pkg/smart"
-	"github.com/nearflash/nearflash/pkg/target/lio"
 )
 
 const (
@@ -77,15 +62,12 @@ const (
 	// pathsEvery is the pause between two looks at the paths of attached volumes (states.md,
 	// Paths that fail).
 	pathsEvery = 5 * time.Second
-	// bootIDFile tells one run of the kernel from another.
-	bootIDFile = "/proc/sys/kernel/random/boot_id"
 )
 
 // plugin are the parts of a running node plugin.
 type plugin struct {
 	cfg       Config
-	preflight preflight.Node
-	hostTools hosttools.Host
+	host      host
 	findings  *findings
 	pool      *pool.Manager
 	attacher  *attach.Attacher
@@ -132,16 +114,26 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 func run(ctx context.Context, cfg Config, config *rest.Config) error {
-	stopped := ctx
-	group, ctx := errgroup.WithContext(ctx)
-	p, err := newPlugin(ctx, cfg, config)
+	h, err := thisHost(cfg)
 	if err != nil {
 		return err
 	}
+	return runOn(ctx, cfg, config, h, func(*plugin) {})
+}
+
+// runOn is run on some machine. It calls made when the plugin is made, before it begins.
+func runOn(ctx context.Context, cfg Config, config *rest.Config, h host, made func(*plugin)) error {
+	stopped := ctx
+	group, ctx := errgroup.WithContext(ctx)
+	p, err := newPlugin(ctx, cfg, config, h)
+	if err != nil {
+		return err
+	}
+	made(p)
 	log := klog.FromContext(ctx)
 	log.Info("Starting", "version", cfg.Version, "node", cfg.NodeName, "endpoint", cfg.Endpoint)
-	p.preflight.LoadModules(ctx)
-	p.findings.update(ctx, p.preflight)
+	h.preflight.LoadModules(ctx)
+	p.findings.update(ctx, h.preflight)
 	p.placeUdevRule(ctx)
 	p.listenForStreams(ctx)
 	if err := p.pool.Reconcile(ctx); err != nil {
@@ -188,11 +180,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	return group.Wait()
 }
 
-func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, error) {
-	boot, err := os.ReadFile(bootIDFile)
-	if err != nil {
-		return nil, fmt.Errorf("boot id: %w", err)
-	}
+func newPlugin(ctx context.Context, cfg Config, config *rest.Config, h host) (*plugin, error) {
 	entries, err := journal.Open[state.Entry](filepath.Join(cfg.StateDir, "volumes"))
 	if err != nil {
 		return nil, err
@@ -216,19 +204,12 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	if err != nil {
 		return nil, err
 	}
-	runner, err := hostexec.NewApart(filepath.Join(cfg.StateDir, "commands"))
-	if err != nil {
-		return nil, err
-	}
-	dm, lv := devmapper.New(runner), lvm.New(runner, filepath.Join(cfg.StateDir, "devices"))
 	destination := moves.NewDestination(api, recorder, time.Now, cfg.WarmStartPort, cfg.Stream.Port)
 	watchMoves, err := destination.Watch(ctx, watching, scheme, cfg.NodeName)
 	if err != nil {
 		return nil, err
 	}
-	p := &plugin{cfg: cfg, api: api, watchMoves: watchMoves, findings: &findings{}, locks: &keylock.Set{}, owned: owned, requested: requested, moveCounts: &metrics.Moves{}, listening: make(chan struct{})}
-	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile, OwnISCSID: cfg.MakeInitiatorName, Programs: &preflight.Programs{}, Outside: runner.Outside, Without: cfg.WithoutTargets, OpenISCSI: cfg.openISCSI(), HostISCSI: &openiscsi.Host{Proc: "/proc"}}
-	p.hostTools = hosttools.Host{Run: runner, Proc: "/proc"}
+	p := &plugin{cfg: cfg, host: h, api: api, watchMoves: watchMoves, findings: &findings{}, locks: &keylock.Set{}, owned: owned, requested: requested, moveCounts: &metrics.Moves{}, listening: make(chan struct{})}
 	p.readInitiator(entries)
 	if p.loginKey, err = loginaccount.OpenKey(filepath.Join(cfg.StateDir, "login.key")); err != nil {
 		return nil, err
@@ -242,10 +223,10 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		Choices:      cfg.Pools,
 		Labels:       func(ctx context.Context) (map[string]string, error) { return nodeLabels(ctx, api, cfg.NodeName) },
 		InitiatorIQN: p.initiator, InitiatorUnknown: p.noInitiator != nil, LoginPublicKey: p.loginKey.Public(), Preflight: p.problems, HostTools: p.hostProblems, Events: recorder, StreamPublicKey: p.streamPublicKey,
-		Health: func(ctx context.Context, device string) (smart.Health, error) { return smart.Read(ctx, runner, device) },
-	}, lv, api, retainedCacheBytes(entries))
+		Health: h.health,
+	}, h.lvm, api, retainedCacheBytes(entries))
 	if p.sampler, err = observe.Open(observe.Config{
-		Kernel: dm, Volumes: observed(ctx, filepath.Join(cfg.StateDir, "volumes"), entries, owned), Dir: filepath.Join(cfg.StateDir, "counters"), Now: time.Now,
+		Kernel: h.counters, Volumes: observed(ctx, filepath.Join(cfg.StateDir, "volumes"), entries, owned), Dir: filepath.Join(cfg.StateDir, "counters"), Now: time.Now,
 	}); err != nil {
 		return nil, err
 	}
@@ -256,20 +237,15 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	if err != nil {
 		return nil, err
 	}
-	freezer, err := freeze.Open(runner, filepath.Join(cfg.StateDir, "freezes"), strings.TrimSpace(string(boot)))
-	if err != nil {
-		return nil, err
-	}
-	exporter := &peerexport.Exporter{Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: cfg.NodeName, NodeIP: cfg.NodeIP, Port: cfg.WarmStartPort, Prepare: lio.NewHost(runner).Prepare}
 	var puller attach.Puller
 	if p.streamClient != nil {
 		puller = p.streamClient
 	}
-	p.attacher = attach.New(attach.Config{Node: cfg.NodeName, Boot: strings.TrimSpace(string(boot)), Warm: warm}, attach.Deps{
-		DM: dm, LVM: lv, Transport: p.transports(runner), IOErrors: ioerrors.New("/sys/kernel/tracing", "/sys"), FS: mount.New(runner), Reserver: &reservation.Disks{},
+	p.attacher = attach.New(attach.Config{Node: cfg.NodeName, Boot: h.boot, Sysfs: h.sysfs, Warm: warm}, attach.Deps{
+		DM: h.dm, LVM: h.lvm, Blocks: h.blocks, Transport: p.transports(), IOErrors: h.ioErrors, FS: h.fs, Reserver: h.reserver,
 		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Requested: requested, Meter: p.sampler,
 		Moves: destination, HotSets: records.NewHotSets(api),
-		Exporter: exporter, Stream: puller, Freezer: freezer, Tools: cachetools.Tools{Run: runner}, MoveEnded: p.moveCounts.Ended,
+		Exporter: h.exporter, Stream: puller, Freezer: h.freezer, Tools: h.maps, ReadInUse: h.readInUse, MoveEnded: p.moveCounts.Ended,
 		FailedOver:    func() { p.failovers.Add(1) },
 		CacheProblem:  func(context.Context) string { return read(&p.findings.cache) },
 		WarmProblem:   func(context.Context) string { return read(&p.findings.warm) },
@@ -358,7 +334,7 @@ func (p *plugin) repeatPreflight(ctx context.Context) error {
 			if err := p.initiatorFound(); err != nil {
 				return err
 			}
-			p.findings.update(ctx, p.preflight)
+			p.findings.update(ctx, p.host.preflight)
 		}
 	}
 }

@@ -7,12 +7,10 @@ import (
 	"slices"
 
 	"github.com/nearflash/nearflash/pkg/attach/state"
-	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/preflight"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/transport/csi"
-	"github.com/nearflash/nearflash/pkg/transport/iscsi"
 )
 
 // usesISCSI reports whether a volume's origin is a LUN, or may be.
@@ -30,7 +28,7 @@ func (p *plugin) readInitiator(entries *journal.Store[state.Entry]) {
 			return
 		}
 	}
-	p.initiator, p.noInitiator = p.preflight.InitiatorName()
+	p.initiator, p.noInitiator = p.host.preflight.InitiatorName()
 	if p.cfg.Origins && errors.Is(p.noInitiator, fs.ErrNotExist) && !usesISCSI(entries) {
 		p.noInitiator = nil
 	}
@@ -41,7 +39,7 @@ func (p *plugin) initiatorFound() error {
 	if p.initiator != "" {
 		return nil
 	}
-	name, err := p.preflight.InitiatorName()
+	name, err := p.host.preflight.InitiatorName()
 	if err != nil {
 		return nil // that is a finding, and told as such
 	}
@@ -49,10 +47,10 @@ func (p *plugin) initiatorFound() error {
 }
 
 // transports attach the origins of this node's volumes.
-func (p *plugin) transports(run hostexec.Runner) transport.Transport {
+func (p *plugin) transports() transport.Transport {
 	m := transport.Mux{NoISCSI: p.noInitiator}
 	if p.initiator != "" {
-		m.ISCSI = iscsi.New(run, iscsi.Config{InitiatorName: p.initiator, Host: p.cfg.openISCSI()})
+		m.ISCSI = p.host.iscsi(p.initiator)
 	}
 	if p.cfg.Origins {
 		m.CSI = csi.New(csi.Config{Kubelet: p.cfg.kubelet()})

@@ -75,7 +75,7 @@ func TestReadInitiator(t *testing.T) {
 			if tc.text != "" {
 				write(tc.text)
 			}
-			p := &plugin{cfg: Config{Origins: tc.origins}, preflight: preflight.Node{InitiatorNameFile: file}, findings: &findings{}}
+			p := &plugin{cfg: Config{Origins: tc.origins}, host: host{preflight: preflight.Node{InitiatorNameFile: file}}, findings: &findings{}}
 			p.readInitiator(entries)
 			if p.initiator != tc.name || (p.noInitiator != nil) != tc.finding {
 				t.Fatalf("name %q, finding %v", p.initiator, p.noInitiator)
@@ -84,7 +84,7 @@ func TestReadInitiator(t *testing.T) {
 			if told := strings.Contains(p.problems(), "no name"); told != (tc.finding || tc.name != "") {
 				t.Errorf("told: %v", told)
 			}
-			_, err = p.transports(nil).Connect(t.Context(), transport.Target{Source: volume.Source{ISCSI: volume.ISCSI{IQN: "iqn.x"}}}, nil)
+			_, err = p.transports().Connect(t.Context(), transport.Target{Source: volume.Source{ISCSI: volume.ISCSI{IQN: "iqn.x"}}}, nil)
 			if tc.name == "" && (err == nil || tc.finding && !errors.Is(err, preflight.ErrInitiatorName)) {
 				t.Errorf("a LUN: %v", err)
 			}

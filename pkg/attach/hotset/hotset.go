@@ -15,7 +15,6 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
-	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -48,10 +47,11 @@ type Heat interface {
 type Recorder struct {
 	Host Host
 	SSD  *ssd.Group
-	// Store keeps them, and Dump writes the map of a cache to a file. Without one of them, or
-	// without Dir, a folder for maps, nothing is recorded.
+	// Store keeps them, and Read reads the map of metadata that may be in use, for which it makes
+	// files whose names begin with base. Without one of them, or without Dir, a folder for maps,
+	// nothing is recorded.
 	Store volume.HotSets
-	Dump  func(ctx context.Context, device, file string) error
+	Read  func(ctx context.Context, device, base string) (cachemap.Map, error)
 	Dir   string
 	// Boot is the kernel's boot id.
 	Boot string
@@ -86,7 +86,7 @@ func (r *Recorder) Load(ctx context.Context, req volume.StageRequest) (*cachemap
 // node, and now and then of attached ones. One that cannot be stored is tried again
 // later; it is a hint.
 func (r *Recorder) Pass(ctx context.Context) {
-	if r.Store == nil || r.Dump == nil || r.Dir == "" {
+	if r.Store == nil || r.Read == nil || r.Dir == "" {
 		return
 	}
 	entries, _ := r.Host.Entries() // Repair has said what cannot be read
@@ -168,5 +168,5 @@ func (r *Recorder) copyMap(ctx context.Context, e *state.Entry) (cachemap.Map, e
 	if !c.Facts.Whole {
 		return cachemap.Map{}, fmt.Errorf("%w: cache of volume %s", volume.ErrNotFound, e.ID)
 	}
-	return cachetools.ReadMap(ctx, r.Dump, c.Meta.DevPath(), filepath.Join(r.Dir, string(e.ID)))
+	return r.Read(ctx, c.Meta.DevPath(), filepath.Join(r.Dir, string(e.ID)))
 }
