@@ -7,7 +7,9 @@ import (
 	"fmt"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -40,4 +42,14 @@ func NewScheme() (*runtime.Scheme, error) {
 		return nil, fmt.Errorf("scheme: %w", err)
 	}
 	return scheme, nil
+}
+
+// NewMapper returns the places of nearflash's own kinds. Whoever watches nothing else need not ask
+// the API server for everything that it serves, which is most of what a start would ask for.
+func NewMapper() meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper([]schema.GroupVersion{v1alpha1.GroupVersion})
+	for _, kind := range []string{"CachedVolume", "CachePool", "CacheMigration", "CacheHotSet"} {
+		m.Add(v1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	}
+	return m
 }

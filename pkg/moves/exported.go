@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/kube"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -64,7 +65,7 @@ func migrations(ctx context.Context, config *rest.Config, scheme *runtime.Scheme
 	watching := rest.CopyConfig(config)
 	watching.Timeout = 0 // it would end the watch again and again
 	c, err := cache.New(watching, cache.Options{
-		Scheme: scheme,
+		Scheme: scheme, Mapper: kube.NewMapper(),
 		ByObject: map[client.Object]cache.ByObject{
 			&v1alpha1.CacheMigration{}: {Field: fields.OneTermEqualSelector(field, node)},
 		},

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/kube"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -48,7 +49,7 @@ func NewPrewarms(ctx context.Context, config *rest.Config, scheme *runtime.Schem
 
 func newOwned(ctx context.Context, config *rest.Config, scheme *runtime.Scheme, field, node string) (*Owned, error) {
 	c, err := cache.New(config, cache.Options{
-		Scheme: scheme,
+		Scheme: scheme, Mapper: kube.NewMapper(),
 		ByObject: map[client.Object]cache.ByObject{
 			&v1alpha1.CachedVolume{}: {Field: fields.OneTermEqualSelector(field, node)},
 		},
