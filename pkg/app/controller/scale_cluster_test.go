@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -13,7 +12,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -31,69 +29,6 @@ const (
 	builders = 16
 	shop     = "shop"
 )
-
-// traffic counts the requests that a client makes of the API server, by verb and
-// kind of object.
-type traffic struct {
-	mu sync.Mutex
-	n  map[string]int
-}
-
-// counted returns a configuration whose requests are counted.
-func (c *traffic) counted(config *rest.Config) *rest.Config {
-	out := rest.CopyConfig(config)
-	out.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(req *http.Request) (*http.Response, error) {
-			c.mu.Lock()
-			if c.n == nil {
-				c.n = map[string]int{}
-			}
-			c.n[requestOf(req)]++
-			c.mu.Unlock()
-			return next.RoundTrip(req)
-		})
-	})
-	return out
-}
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
-
-// requestOf is the verb and the kind of a request.
-func requestOf(req *http.Request) string {
-	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
-	switch {
-	case len(parts) > 2 && parts[0] == "api":
-		parts = parts[2:]
-	case len(parts) > 3 && parts[0] == "apis":
-		parts = parts[3:]
-	default:
-		return req.Method + " " + req.URL.Path
-	}
-	if len(parts) > 2 && parts[0] == "namespaces" {
-		parts = parts[2:]
-	}
-	verb := req.Method
-	switch {
-	case req.URL.Query().Get("watch") != "":
-		verb = "WATCH"
-	case req.URL.Query().Get("limit") == "1":
-		verb = "LOOK" // of sight, which asks for one, however many there are
-	case verb == http.MethodGet && len(parts) == 1:
-		verb = "LIST"
-	}
-	return verb + " " + parts[0]
-}
-
-// take returns what was counted since the last time.
-func (c *traffic) take() map[string]int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := c.n
-	c.n = nil
-	return out
-}
 
 // ofVolumes is how many requests are about what there are many of; watches, which
 // are renewed by the clock, and looks are not.

@@ -73,10 +73,10 @@ func (f *fleet) measure(config *rest.Config, e extent) figures {
 	t.Helper()
 	f.grow(e.nodes, e.volumes)
 	out := figures{nodes: e.nodes, volumes: e.volumes, rest: e.rest, reports: e.reports}
-	seen, requests := reconciled(t), &traffic{}
+	seen, requests := reconciled(t), &apiserver.Traffic{}
 	before := liveHeap()
 	began := time.Now()
-	counting := requests.counted(config)
+	counting := requests.Counted(config)
 	prefer := func(c *Config) { c.Scheduling.Weights = scheduling.Weights{Warm: 80, Free: 20} }
 	a := startWith(t, config, prefer, func(ctx context.Context, cfg Config) error {
 		return serve(ctx, cfg, counting, map[string]storageServer{"": {storage: f.storage}})
@@ -84,7 +84,7 @@ func (f *fleet) measure(config *rest.Config, e extent) figures {
 	defer a.end(t)
 	within(t, patience, "every volume was looked at", func() bool { return reconciled(t)-seen >= float64(e.volumes) })
 	quiet(t)
-	out.start, out.starting = time.Since(began), requests.take()
+	out.start, out.starting = time.Since(began), requests.Take().Requests
 	d := f.drain(a, e.drained)
 	within(t, patience, "the webhook knows the cluster", func() bool {
 		_, err := d.admit(t.Context(), volumeName(0))
@@ -93,17 +93,17 @@ func (f *fleet) measure(config *rest.Config, e extent) figures {
 	now := liveHeap()
 	out.heap, out.rss = now-min(before, now), resident(t)
 
-	requests.take()
+	requests.Take()
 	time.Sleep(e.rest)
-	out.resting = requests.take()
+	out.resting = requests.Take().Requests
 	f.report(e.reports)
 	quiet(t)
-	out.reported = requests.take()
+	out.reported = requests.Take().Requests
 
 	began = time.Now()
 	out.moves = d.run(e.moves)
 	quiet(t)
-	out.drain, out.moving = time.Since(began), requests.take()
+	out.drain, out.moving = time.Since(began), requests.Take().Requests
 	out.admissions, out.attaches = d.admissions, d.attaches
 	return out
 }

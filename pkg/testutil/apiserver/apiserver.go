@@ -41,16 +41,29 @@ var clients sync.Map // of *rest.Config
 // without the binaries fails: skipped, it would prove nothing.
 func Start(t testing.TB) *rest.Config {
 	t.Helper()
-	return start(t, filepath.Join(root(t), "deploy", "helm", "nearflash", "crds"))
+	return start(t, false, crds(t))
+}
+
+// StartAsIs is Start for measurements: the API server has its own defaults, priority and fairness
+// and collections of garbage among them. It returns the processes too.
+func StartAsIs(t testing.TB) (*rest.Config, *Processes) {
+	t.Helper()
+	cfg := start(t, true, crds(t))
+	return cfg, children(t)
+}
+
+func crds(t testing.TB) string {
+	return filepath.Join(root(t), "deploy", "helm", "nearflash", "crds")
 }
 
 // StartBare is Start without the CRDs.
 func StartBare(t testing.TB) *rest.Config {
 	t.Helper()
-	return start(t)
+	return start(t, false)
 }
 
-func start(t testing.TB, crds ...string) *rest.Config {
+// start runs a control plane; asIs leaves the API server its own defaults.
+func start(t testing.TB, asIs bool, crds ...string) *rest.Config {
 	t.Helper()
 	assets := os.Getenv(AssetsVariable)
 	if assets == "" {
@@ -67,15 +80,17 @@ func start(t testing.TB, crds ...string) *rest.Config {
 	if err := os.WriteFile(users, []byte(token+",tests,tests,system:masters\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	env.ControlPlane.GetAPIServer().Configure().
-		Set("token-auth-file", users).
-		Set("enable-priority-and-fairness", "false") // no test is about it
+	args := env.ControlPlane.GetAPIServer().Configure().Set("token-auth-file", users)
+	restore := func() {}
+	if !asIs {
+		args.Set("enable-priority-and-fairness", "false") // no test is about it
+		restore = setenv(t, "GOGC", collection)
+	}
 	t.Cleanup(func() {
 		if err := env.Stop(); err != nil {
 			t.Errorf("stop the control plane: %v", err)
 		}
 	})
-	restore := setenv(t, "GOGC", collection)
 	cfg, err := env.Start()
 	restore()
 	if err != nil {
