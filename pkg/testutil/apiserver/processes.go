@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -92,9 +91,9 @@ func (p *Processes) Resident(name string) int64 {
 	return p.number(name, 21) * int64(os.Getpagesize())
 }
 
-// RestartServer kills the API server, and starts it with the same arguments. It returns before it
-// serves.
-func (p *Processes) RestartServer() {
+// RestartServer kills the API server, and starts it with the same arguments until serves says that
+// it serves: of many clients that come back, one may have the server's port for its own end.
+func (p *Processes) RestartServer(serves func() bool) {
 	p.t.Helper()
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid[Server]))
 	if err != nil {
@@ -107,18 +106,33 @@ func (p *Processes) RestartServer() {
 	if err := unix.Kill(p.pid[Server], unix.SIGKILL); err != nil {
 		p.t.Fatal(err)
 	}
-	for ended := false; !ended; { // as long as it lives, it has the port
-		_, fields, err := stat(fmt.Sprintf("/proc/%d/stat", p.pid[Server]))
-		ended = err != nil || fields[0] == "Z"
+	for !p.ended() { // as long as it lives, it has the port
 		time.Sleep(10 * time.Millisecond)
 	}
-	server := exec.Command(args[0], args[1:]...)
-	if err := server.Start(); err != nil {
+	silence, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.pid[Server] = server.Process.Pid
-	p.t.Cleanup(func() {
-		_ = server.Process.Kill() // it may have ended
-		_ = server.Wait()
-	})
+	defer func() { _ = silence.Close() }() // they have their own
+	for p.ended() {
+		server, err := os.StartProcess(args[0], args, &os.ProcAttr{Files: []*os.File{silence, silence, silence}})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		p.t.Cleanup(func() {
+			_ = server.Kill() // it may have ended
+			_, _ = server.Wait()
+		})
+		for p.pid[Server] = server.Pid; !p.ended(); time.Sleep(100 * time.Millisecond) {
+			if serves() {
+				return
+			}
+		}
+	}
+}
+
+// ended reports whether the API server has ended, and waits for somebody to hear of it.
+func (p *Processes) ended() bool {
+	_, fields, err := stat(fmt.Sprintf("/proc/%d/stat", p.pid[Server]))
+	return err != nil || fields[0] == "Z"
 }
