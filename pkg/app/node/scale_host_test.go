@@ -120,7 +120,7 @@ type sound struct{ preflight.Node }
 
 func (sound) LoadModules(context.Context)                {}
 func (sound) Examine(context.Context) preflight.Findings { return preflight.Findings{} }
-func (sound) Problems(context.Context) error             { return nil }
+func (sound) Look(context.Context) (string, error)       { return "", nil }
 
 // thawed has no filesystem frozen, and freezes none.
 type thawed struct{}

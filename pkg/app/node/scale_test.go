@@ -31,11 +31,11 @@ func TestScale(t *testing.T) {
 		f.grow(nodes)
 		f.start(f.members[first:]...)
 		f.settled()
-		starts[nodes] = asked(f.members[first:]) / float64(nodes-first)
+		starts[nodes] = requestsOf(f.members[first:]) / float64(nodes-first)
 		f.take()
 		f.attach(first, nodes)
 		f.settled()
-		stages[nodes] = asked(f.members[first:]) / float64((nodes-first)*volumes)
+		stages[nodes] = requestsOf(f.members[first:]) / float64((nodes-first)*volumes)
 		first = nodes
 	}
 	t.Logf("requests a start %v, a stage %v, by nodes", starts, stages)
@@ -51,8 +51,8 @@ func TestScale(t *testing.T) {
 	f.end(f.members...)
 }
 
-// asked is how many requests nodes have made, but for those that the clock brings.
-func asked(members []*member) float64 {
+// requestsOf is how many requests nodes have made, but for those that the clock brings.
+func requestsOf(members []*member) float64 {
 	n := 0
 	for _, m := range members {
 		counts := m.traffic.Take()
