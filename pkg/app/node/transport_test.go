@@ -75,7 +75,10 @@ func TestReadInitiator(t *testing.T) {
 			if tc.text != "" {
 				write(tc.text)
 			}
-			p := &plugin{cfg: Config{Origins: tc.origins}, host: host{preflight: preflight.Node{InitiatorNameFile: file}}, findings: &findings{}}
+			p := &plugin{cfg: Config{Origins: tc.origins}, host: host{
+				preflight: preflight.Node{InitiatorNameFile: file},
+				iscsi:     func(string) transport.Transport { return transport.Mux{NoISCSI: errors.New("no target")} },
+			}, findings: &findings{}}
 			p.readInitiator(entries)
 			if p.initiator != tc.name || (p.noInitiator != nil) != tc.finding {
 				t.Fatalf("name %q, finding %v", p.initiator, p.noInitiator)
