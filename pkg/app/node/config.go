@@ -180,8 +180,8 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.Int64Var(&c.WarmStartNodeBandwidth, "warm-start-node-bandwidth", 0, "bytes per second at which all caches of the node are filled together, and at which its caches are sent to other nodes' plugins; 0 is no limit")
 	fs.DurationVar(&c.RetainedCacheTTL, "retained-cache-ttl", 72*time.Hour, "how long a cache is kept after its volume has left; 0 is for ever")
 	fs.DurationVar(&c.ReportInterval, "report-interval", 30*time.Second, "least time between two reports about a volume's cache to the API server")
-	fs.DurationVar(&c.HotSetInterval, "hot-set-interval", 30*time.Minute, "pause between two lists of the hottest blocks of an attached volume, of at most 64 KiB each, at the API server")
-	fs.IntVar(&c.HotSetSize, "hot-set-size", hotset.MaxBytes, "`bytes` that such a list may have, 1024 to 65536: the hottest blocks that fit")
+	fs.DurationVar(&c.HotSetInterval, "hot-set-interval", 30*time.Minute, "pause between two lists of the hottest blocks of an attached volume, at the API server")
+	fs.IntVar(&c.HotSetSize, "hot-set-size", 8<<10, "`bytes` that such a list may have, 1024 to 65536: the hottest blocks that fit")
 	c.Stream.AddFlags(fs)
 	c.Metrics.AddFlags(fs)
 }
