@@ -19,6 +19,8 @@ import (
 var _ = Describe("The tools of a node", Label("host-tools", "lab", "slow"), func() {
 	It("leave alone what pods write, by the plugin's rule of udev", func(ctx SpecContext) {
 		const uuid = "6e656172-666c-4173-a800-000000000001"
+		// unseen has LVM activate at the next event what it has noted as activated (pvscan(8)).
+		const unseen = "rm -f /run/lvm/pvs_online/* /run/lvm/vgs_online/*"
 		// udev remembers of a device what the rule said of it: the volumes come without the rule.
 		By("taking the rule away")
 		victim, err := k.NodePlugin(ctx, nodeA)
@@ -59,9 +61,12 @@ var _ = Describe("The tools of a node", Label("host-tools", "lab", "slow"), func
 only='devices/filter=["a|^/dev/mapper/nf-%[2]s$|","r|.*|"]'
 vgcreate -q --config "$only" %[1]s /dev/mapper/nf-%[2]s
 lvcreate -q --config "$only" -n pod -l 1 %[1]s
-# LVM activates at an event that comes late what was deactivated before it.
+vgchange -q --config "$only" -an %[1]s
+# There are events of the volume while it leaves, which it could not if LVM activated it then.
+mkdir -p /run/lvm/vgs_online
+touch /run/lvm/vgs_online/%[1]s
 udevadm settle --timeout=60
-vgchange -q --config "$only" -an %[1]s`, group, member.Handle))
+dmsetup remove %[1]s-pod 2>/dev/null || true`, group, member.Handle))
 		Expect(err).NotTo(HaveOccurred())
 
 		// looked says what has come of udev's look: the link by the filesystem's UUID, and the
@@ -70,16 +75,19 @@ vgchange -q --config "$only" -an %[1]s`, group, member.Handle))
 			GinkgoHelper()
 			out, err := k.Host.Run(ctx, nodeA, fmt.Sprintf(`udevadm settle --timeout=60 || exit
 if [ -e /dev/disk/by-uuid/%s ]; then echo link; fi
-if dmsetup remove %s-pod 2>/dev/null; then echo logical volume; fi
-# LVM activates by event what it has not noted yet (pvscan(8)).
-rm -f /run/lvm/pvs_online/* /run/lvm/vgs_online/*`, uuid, group))
+if dmsetup remove %s-pod 2>/dev/null; then echo logical volume; fi`, uuid, group))
 			Expect(err).NotTo(HaveOccurred())
 			return out
 		}
 		attached := func(ctx SpecContext) {
 			GinkgoHelper()
 			for _, v := range []*vol{filesystem, member} {
-				Expect(v.restart(ctx, nodeA)).To(Succeed())
+				Expect(v.stop(ctx)).To(Succeed())
+			}
+			_, err := k.Host.Run(ctx, nodeA, unseen)
+			Expect(err).NotTo(HaveOccurred())
+			for _, v := range []*vol{filesystem, member} {
+				Expect(v.start(ctx, nodeA)).To(Succeed())
 			}
 		}
 
@@ -89,7 +97,7 @@ rm -f /run/lvm/pvs_online/* /run/lvm/vgs_online/*`, uuid, group))
 
 		By("having the plugin write the rule when it starts")
 		placed(ctx)
-		_, err = k.Host.Run(ctx, nodeA, "udevadm trigger --settle --subsystem-match=block")
+		_, err = k.Host.Run(ctx, nodeA, unseen+" && udevadm trigger --settle --subsystem-match=block")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(looked(ctx)).To(BeEmpty(), "the rule holds with the next event of what is there")
 
