@@ -30,6 +30,8 @@ func TestQEMUSpec(t *testing.T) {
 		"-drive if=virtio,format=raw,cache=unsafe,snapshot=on,file.locking=off,file=/k/base.ext4 " +
 		"-drive if=virtio,format=raw,cache=unsafe,discard=unmap,file=/s/ssd0 -drive if=virtio,format=raw,cache=unsafe,discard=unmap,file=/s/ssd1 " +
 		"-drive if=virtio,format=raw,readonly=on,file=/k/modules.ext4 " +
+		"-blockdev driver=null-co,size=67108864,read-zeroes=on,node-name=smart0 -device nvme,drive=smart0,serial=well " +
+		"-blockdev driver=null-co,size=67108864,read-zeroes=on,node-name=smart1 -device nvme,drive=smart1,serial=failing,smart_critical_warning=4 " +
 		"-virtfs local,security_model=none,multidevs=remap,mount_tag=share,path=/s/share -virtfs local,security_model=none,multidevs=remap,mount_tag=folder0,path=/work"
 	if diff := cmp.Diff(want, strings.Join(got.Args, " ")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
