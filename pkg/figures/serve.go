@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"net/url"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/httpserve"
 )
 
 const (
@@ -34,16 +35,12 @@ func Serve(ctx context.Context, listener net.Listener, source Source) error {
 	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { answer(w, r, source) })
 	s := &http.Server{
 		Handler: mux, ReadHeaderTimeout: headerTimeout, WriteTimeout: sendTimeout,
-		BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog:    log.New(connectionLog{klog.FromContext(ctx)}, "", 0),
+		ErrorLog: httpserve.ErrorLog(func(reason string) {
+			klog.FromContext(ctx).V(2).Info("Connection to the socket of figures failed", "reason", reason)
+		}),
 	}
 	s.SetKeepAlivesEnabled(false) // each who asks is a process that asks once
-	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
-	defer stop()
-	if err := s.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return httpserve.Run(ctx, listener, s)
 }
 
 func answer(w http.ResponseWriter, r *http.Request, source Source) {
@@ -93,13 +90,4 @@ func Ask(ctx context.Context, socket string) ([]byte, error) {
 		return nil, fmt.Errorf("the plugin's answer has more than %d bytes", MaxBytes)
 	}
 	return text, nil
-}
-
-// connectionLog is the log of net/http, which tells of what clients do wrong.
-type connectionLog struct{ klog.Logger }
-
-// Write implements io.Writer.
-func (l connectionLog) Write(p []byte) (int, error) {
-	l.V(2).Info("Connection to the socket of figures failed", "reason", strings.TrimSpace(string(p)))
-	return len(p), nil
 }

@@ -2,17 +2,16 @@ package metrics
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/httpserve"
 )
 
 const (
@@ -38,17 +37,12 @@ func Handler(ctx context.Context, source prometheus.Gatherer) http.Handler {
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET "+path, handler)
-	s := &http.Server{
+	return httpserve.Run(ctx, listener, &http.Server{
 		Handler: mux, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
-		BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog:    log.New(connectionLog{klog.FromContext(ctx)}, "", 0),
-	}
-	stop := context.AfterFunc(ctx, func() { _ = s.Close() }) // a scrape may fail while the process stops
-	defer stop()
-	if err := s.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+		ErrorLog: httpserve.ErrorLog(func(reason string) {
+			klog.FromContext(ctx).V(2).Info("Connection to the metrics endpoint failed", "reason", reason)
+		}),
+	})
 }
 
 // errorLog is the log of promhttp.
@@ -57,13 +51,4 @@ type errorLog struct{ klog.Logger }
 // Println implements promhttp.Logger.
 func (l errorLog) Println(v ...any) {
 	l.Error(nil, "Metrics could not be gathered whole", "reason", fmt.Sprint(v...))
-}
-
-// connectionLog is the log of net/http, which tells of what clients do wrong.
-type connectionLog struct{ klog.Logger }
-
-// Write implements io.Writer.
-func (l connectionLog) Write(p []byte) (int, error) {
-	l.V(2).Info("Connection to the metrics endpoint failed", "reason", strings.TrimSpace(string(p)))
-	return len(p), nil
 }

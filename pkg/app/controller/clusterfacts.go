@@ -89,24 +89,36 @@ func pluginPodsOf(cfg Config) (*pluginPods, error) {
 	return &pluginPods{namespace: namespace, selector: selector}, nil
 }
 
+// recordLists are the records of all volumes and nodes.
+type recordLists struct {
+	volumes       v1alpha1.CachedVolumeList
+	pools         v1alpha1.CachePoolList
+	moves         v1alpha1.CacheMigrationList
+	nodes         corev1.NodeList
+	registrations storagev1.CSINodeList
+}
+
+func (r *recordLists) all() []client.ObjectList {
+	return []client.ObjectList{&r.volumes, &r.pools, &r.moves, &r.nodes, &r.registrations}
+}
+
 // clusterFacts reads from informers, which the first scrape begins: a process that does not lead
 // needs none of them. It waits until they have everything.
 func clusterFacts(ctx context.Context, in client.Reader, plugins *pluginPods) (f metrics.ClusterFacts, err error) {
-	volumes, pools, moves := &v1alpha1.CachedVolumeList{}, &v1alpha1.CachePoolList{}, &v1alpha1.CacheMigrationList{}
-	nodes, registrations := &corev1.NodeList{}, &storagev1.CSINodeList{}
-	for _, list := range []client.ObjectList{volumes, pools, moves, nodes, registrations} { // those that sight looks at, too
+	var r recordLists
+	for _, list := range r.all() {
 		// Nothing is written to what is read here.
 		if err := in.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return f, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
-	f = metrics.ClusterFacts{Volumes: volumes.Items, Pools: pools.Items, Moves: moves.Items, Ready: map[string]bool{}, Registered: map[string]bool{}}
-	for i := range nodes.Items {
-		n := &nodes.Items[i]
+	f = metrics.ClusterFacts{Volumes: r.volumes.Items, Pools: r.pools.Items, Moves: r.moves.Items, Ready: map[string]bool{}, Registered: map[string]bool{}}
+	for i := range r.nodes.Items {
+		n := &r.nodes.Items[i]
 		f.Ready[n.Name] = kube.NodeReady(n)
 	}
-	for i := range registrations.Items {
-		n := &registrations.Items[i]
+	for i := range r.registrations.Items {
+		n := &r.registrations.Items[i]
 		f.Registered[n.Name] = kube.Registered(n, driver.Name)
 	}
 	if plugins == nil {

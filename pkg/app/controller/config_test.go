@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/target/targetclient"
+	"github.com/nearflash/nearflash/pkg/testutil/loopback"
 )
 
 func TestValidate(t *testing.T) {
@@ -145,11 +146,11 @@ func awayTargets(t *testing.T, c *Config) []string {
 		}
 		return path
 	}
-	c.Target.Address = freeAddress(t)
+	c.Target.Address = loopback.FreeAddress(t)
 	c.Target.CertFile = write("cert.pem", "CERTIFICATE", der)
 	c.Target.CAFile = c.Target.CertFile
 	c.Target.KeyFile = write("key.pem", "PRIVATE KEY", keyDER)
-	second, unread := freeAddress(t), freeAddress(t)
+	second, unread := loopback.FreeAddress(t), loopback.FreeAddress(t)
 	c.TargetsFile = filepath.Join(dir, "targets.yaml")
 	text := fmt.Sprintf("[{name: second, address: %q, ca: %q, cert: %q, key: %q}, {name: unread, address: %q, ca: /nowhere, cert: /nowhere, key: /nowhere}]",
 		second, c.Target.CAFile, c.Target.CertFile, c.Target.KeyFile, unread)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/nearflash/nearflash/pkg/app/health"
+	"github.com/nearflash/nearflash/pkg/testutil/loopback"
 )
 
 // TestReady asks the probe over HTTP while an API server is there, away, and there again, and
@@ -34,7 +35,7 @@ func TestReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &app{result: make(chan error, 1)}
-	address := freeAddress(t)
+	address := loopback.FreeAddress(t)
 	a.url = "http://" + address
 	go func() { a.result <- health.Serve(t.Context(), address, "", check) }()
 	a.waitFor(t, "/readyz", http.StatusOK)

@@ -4,14 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"io"
-	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,6 +33,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/scheduling"
 	"github.com/nearflash/nearflash/pkg/testutil/apiserver"
+	"github.com/nearflash/nearflash/pkg/testutil/loopback"
 )
 
 // webhook is the name of the scheduling webhook's objects.
@@ -82,9 +79,9 @@ func startWith(t testing.TB, config *rest.Config, change func(*Config), begin fu
 	t.Helper()
 	cfg := Config{
 		Endpoint: "unix://" + filepath.Join(t.TempDir(), "csi.sock"), Version: "v9",
-		LeaderElect: true, LeaderElectionNamespace: namespace, HealthAddress: freeAddress(t),
-		Metrics:    metricserver.Config{Address: freeAddress(t), Secure: true},
-		Scheduling: scheduling.Config{Address: freeAddress(t), Namespace: namespace, Name: webhook},
+		LeaderElect: true, LeaderElectionNamespace: namespace, HealthAddress: loopback.FreeAddress(t),
+		Metrics:    metricserver.Config{Address: loopback.FreeAddress(t), Secure: true},
+		Scheduling: scheduling.Config{Address: loopback.FreeAddress(t), Namespace: namespace, Name: webhook},
 	}
 	change(&cfg)
 	if err := cfg.Validate(); err != nil {
@@ -120,7 +117,7 @@ func (a *app) get(t testing.TB, path string) (code int, body string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer(t, http.DefaultClient, req)
+	return loopback.Answer(t, http.DefaultClient, req)
 }
 
 // scrape returns the metrics once they are served, and wants nobody to get them
@@ -135,30 +132,15 @@ func (a *app) scrape(t testing.TB) string {
 	var text string
 	eventually(t, "metrics are served", func() bool {
 		req.Header.Set("Authorization", "Bearer "+a.token)
-		code, body := answer(t, insecure, req)
+		code, body := loopback.Answer(t, insecure, req)
 		text = body
 		return code == http.StatusOK
 	})
 	req.Header.Del("Authorization")
-	if code, _ := answer(t, insecure, req); code != http.StatusUnauthorized {
+	if code, _ := loopback.Answer(t, insecure, req); code != http.StatusUnauthorized {
 		t.Errorf("metrics without a token: status %d, want %d", code, http.StatusUnauthorized)
 	}
 	return text
-}
-
-// answer returns status and body, or 0 and an error's text.
-func answer(t testing.TB, client *http.Client, req *http.Request) (code int, body string) {
-	t.Helper()
-	resp, err := client.Do(req)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(text)
 }
 
 func (a *app) waitFor(t testing.TB, path string, want int) (body string) {
@@ -368,21 +350,4 @@ func within(t testing.TB, limit time.Duration, what string, done func() bool) {
 		time.Sleep(pause)
 	}
 	t.Fatalf("waited in vain until %s", what)
-}
-
-// addresses counts what freeAddress has given.
-var addresses atomic.Uint32
-
-// freeAddress is an address that nobody takes before it is listened on: it has an IP
-// of the loopback network of its own, which no connection begins at.
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	own := uint32(os.Getpid())<<8 + addresses.Add(1)
-	ip := net.IPv4(127, byte(own>>16)|1, byte(own>>8), byte(own))
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(ip.String(), "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }

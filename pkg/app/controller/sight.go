@@ -7,12 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/passes"
 )
 
@@ -40,9 +37,7 @@ func (s *sight) Start(ctx context.Context) error {
 // look asks for one object of each kind.
 func (s *sight) look(ctx context.Context) error {
 	var errs []error
-	for _, list := range []client.ObjectList{
-		&v1alpha1.CachedVolumeList{}, &v1alpha1.CachePoolList{}, &v1alpha1.CacheMigrationList{}, &corev1.NodeList{}, &storagev1.CSINodeList{},
-	} {
+	for _, list := range new(recordLists).all() {
 		asking, cancel := context.WithTimeout(ctx, sightTimeout)
 		if err := s.api.List(asking, list, client.Limit(1)); err != nil {
 			errs = append(errs, fmt.Errorf("list %T: %w", list, err))

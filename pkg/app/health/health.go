@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/httpserve"
 	"github.com/nearflash/nearflash/pkg/rpc"
 )
 
@@ -44,10 +45,7 @@ func Serve(ctx context.Context, address, endpoint string, ready Check) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /healthz", probe("Liveness", func(ctx context.Context) error { return askCSI(ctx, endpoint) }))
 	mux.Handle("GET /readyz", probe("Readiness", ready))
-	s := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, BaseContext: func(net.Listener) context.Context { return ctx }}
-	stop := context.AfterFunc(ctx, func() { _ = s.Close() }) // probes may fail while the process stops
-	defer stop()
-	if err := s.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	if err := httpserve.Run(ctx, listener, &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}); err != nil {
 		return fmt.Errorf("health endpoint: %w", err)
 	}
 	return nil

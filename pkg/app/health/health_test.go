@@ -3,7 +3,6 @@ package health
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -14,6 +13,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+
+	"github.com/nearflash/nearflash/pkg/testutil/loopback"
 )
 
 // identity is a plugin that answers.
@@ -32,29 +33,13 @@ func get(t *testing.T, method, url string) (code int, body string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(text)
+	return loopback.Answer(t, http.DefaultClient, req)
 }
 
 // serve serves the probes until the test ends, and returns their URL.
 func serve(t *testing.T, endpoint string, ready Check) string {
 	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := loopback.FreeAddress(t)
 	ctx, end := context.WithCancel(t.Context())
 	result := make(chan error, 1)
 	go func() { result <- Serve(ctx, address, endpoint, ready) }()

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/nearflash/nearflash/pkg/backend/format"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -21,13 +22,13 @@ const RecordName = "nearflash-epochs"
 // RecordLabel and RecordLabelValue mark the ConfigMap.
 const RecordLabel, RecordLabelValue = "app.kubernetes.io/name", "nearflash"
 
-// format is that of the records that this version writes, and the newest that it reads. Records of
+// known is the format of the records that this version writes, and the newest that it reads. Records of
 // the versions before have no number and are of format 1.
-const format = 1
+const known = 1
 
 // ErrNewer says that a record was written by a newer version, in a format that this one does not
 // know. It is left alone: to act on half of it could let two clusters write.
-var ErrNewer = errors.New("it was written by a newer version of nearflash")
+var ErrNewer = format.ErrNewer
 
 // stored is a Record as it is in the object.
 type stored struct {
@@ -85,25 +86,20 @@ func Decode(obj *corev1.ConfigMap, server string) (Record, error) {
 	if !ok {
 		return Record{}, nil
 	}
-	// The number alone first: what else a newer version writes may not even be of the same types.
-	var f struct{ Format int }
-	err := json.Unmarshal([]byte(text), &f)
-	if err == nil && f.Format > format {
-		return Record{}, fmt.Errorf("ConfigMap %s/%s, key %s: %w: format %d, known is %d: install that version again", obj.Namespace, obj.Name, server, ErrNewer, f.Format, format)
-	}
-	var r stored
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &r)
+	var r Record
+	err := format.Unmarshal([]byte(text), known, &r)
+	if errors.Is(err, ErrNewer) {
+		return Record{}, fmt.Errorf("ConfigMap %s/%s, key %s: %w: install that version again", obj.Namespace, obj.Name, server, err)
 	}
 	if err != nil {
 		return Record{}, fmt.Errorf("ConfigMap %s/%s, key %s, is not what the controller writes: %w", obj.Namespace, obj.Name, server, err)
 	}
-	return r.Record, nil
+	return r, nil
 }
 
 // Encode puts the record of a server into the object.
 func Encode(obj *corev1.ConfigMap, server string, r Record) error {
-	text, err := json.Marshal(stored{Format: format, Record: r})
+	text, err := json.Marshal(stored{Format: known, Record: r})
 	if err != nil {
 		return fmt.Errorf("record of storage server %s: %w", server, err)
 	}

@@ -5,7 +5,6 @@ package reported
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -16,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/pkg/backend/format"
 )
 
 const (
@@ -32,13 +33,13 @@ const (
 	step = 0.01
 )
 
-// format is that of the answers that this version writes, and the newest that it reads. Answers of the
+// known is the format of the answers that this version writes, and the newest that it reads. Answers of the
 // versions before have no number and are of format 1.
-const format = 1
+const known = 1
 
 // ErrNewer says that an answer was written by a newer version, in a format that this one does not
 // know: nothing can be said of that storage server.
-var ErrNewer = errors.New("it was written by a newer version of nearflash")
+var ErrNewer = format.ErrNewer
 
 // stored is an Answer as it is in the object.
 type stored struct {
@@ -140,7 +141,7 @@ func (k *Keeper) Keep(ctx context.Context, a Answer) error {
 	if !news(k.written, a) {
 		return nil
 	}
-	text, err := json.Marshal(stored{Format: format, Answer: a})
+	text, err := json.Marshal(stored{Format: known, Answer: a})
 	if err != nil {
 		return err
 	}
@@ -159,18 +160,9 @@ func (k *Keeper) Keep(ctx context.Context, a Answer) error {
 
 // Decode reads the answer of a ConfigMap of that name. Errors: ErrNewer.
 func Decode(obj *corev1.ConfigMap) (Answer, error) {
-	// The number alone first: what else a newer version writes may not even be of the same types.
-	var f struct{ Format int }
-	err := json.Unmarshal([]byte(obj.Data[key]), &f)
-	if err == nil && f.Format > format {
-		return Answer{}, fmt.Errorf("ConfigMap %s/%s, key %s: %w: format %d, known is %d", obj.Namespace, obj.Name, key, ErrNewer, f.Format, format)
-	}
-	var a stored
-	if err == nil {
-		err = json.Unmarshal([]byte(obj.Data[key]), &a)
-	}
-	if err != nil {
+	var a Answer
+	if err := format.Unmarshal([]byte(obj.Data[key]), known, &a); err != nil {
 		return Answer{}, fmt.Errorf("ConfigMap %s/%s, key %s: %w", obj.Namespace, obj.Name, key, err)
 	}
-	return a.Answer, nil
+	return a, nil
 }

@@ -61,43 +61,35 @@ func (f Facts) Problems() error { return errors.Join(f.udev(), f.withoutUdev(), 
 // nothing, or if Problems says more. The rule keeps udev from handing volumes to them, and not
 // those who run a command from having it look into every disk.
 func (f Facts) Note() string {
-	tools, what := f.scanning()
-	if !f.Udev || f.udev() != nil || len(tools) == 0 {
+	_, commands, limits := f.scanning()
+	if !f.Udev || f.udev() != nil || len(commands) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("commands of an administrator such as %s find what pods write; to keep them away too: %s (%s)", strings.Join(what, " and "), strings.Join(f.limits(), "; "), page)
+	return fmt.Sprintf("commands of an administrator such as %s find what pods write; to keep them away too: %s (%s)", strings.Join(commands, " and "), strings.Join(limits, "; "), page)
 }
 
 // withoutUdev: nobody tells tools to leave volumes alone where no udev runs. They look into every disk
 // whenever something starts them.
 func (f Facts) withoutUdev() error {
-	tools, what := f.scanning()
+	tools, commands, limits := f.scanning()
 	if f.Udev || len(tools) == 0 {
 		return nil
 	}
-	return fmt.Errorf("the host has no udev, and nothing keeps its %s (%s) from what pods write; remedy: %s (%s)", strings.Join(tools, " and "), strings.Join(what, ", "), strings.Join(f.limits(), "; "), page)
+	return fmt.Errorf("the host has no udev, and nothing keeps its %s (%s) from what pods write; remedy: %s (%s)", strings.Join(tools, " and "), strings.Join(commands, ", "), strings.Join(limits, "; "), page)
 }
 
-// scanning are the tools that look into every disk when they are run, and the commands that do.
-func (f Facts) scanning() (tools, commands []string) {
+// scanning are the tools that look into every disk when they are run, the commands that do, and the
+// settings that keep them away.
+func (f Facts) scanning() (tools, commands, limits []string) {
 	if f.LVM.Tool && !f.LVM.limited() {
 		tools, commands = append(tools, "LVM"), append(commands, "vgchange --activate y")
+		limits = append(limits, `global_filter = [ "a|^/dev/DISK$|", "r|.*|" ] in /etc/lvm/lvm.conf with the host's own disks, or LVM's devices file`)
 	}
 	if f.MD.Tool && !f.MD.limited() {
 		tools, commands = append(tools, "MD RAID"), append(commands, "mdadm --assemble --scan")
+		limits = append(limits, `AUTO -all in mdadm.conf`)
 	}
-	return tools, commands
-}
-
-// limits are the settings that keep them away.
-func (f Facts) limits() (out []string) {
-	if f.LVM.Tool && !f.LVM.limited() {
-		out = append(out, `global_filter = [ "a|^/dev/DISK$|", "r|.*|" ] in /etc/lvm/lvm.conf with the host's own disks, or LVM's devices file`)
-	}
-	if f.MD.Tool && !f.MD.limited() {
-		out = append(out, `AUTO -all in mdadm.conf`)
-	}
-	return out
+	return tools, commands, limits
 }
 
 // autoLine is a line of mdadm.conf(5) that says what is assembled without being named.

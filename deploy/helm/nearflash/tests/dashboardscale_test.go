@@ -9,7 +9,6 @@ import (
 	"hash/fnv"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -24,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/nearflash/nearflash/pkg/metrics"
+	"github.com/nearflash/nearflash/pkg/testutil/loopback"
 )
 
 // The cluster whose dashboard must be readable. Each series has samples for so many steps of two
@@ -276,14 +276,7 @@ func manySeries() []byte {
 // promtool could not answer: its own engine loads 10,000 samples for a query at most.
 func promServer(t *testing.T, dir string) string {
 	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := loopback.FreeAddress(t)
 	writeFile(t, filepath.Join(dir, "prometheus.yaml"), nil)
 	// What is not exported any more is gone at the next step.
 	command := exec.Command(filepath.Join(filepath.Dir(cmp.Or(os.Getenv("PROMTOOL"), "promtool")), "prometheus"),
