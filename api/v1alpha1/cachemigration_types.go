@@ -74,7 +74,7 @@ const (
 
 // MigrationMethod is how the cache of the destination node is filled.
 //
-// +kubebuilder:validation:Enum=Clone;Stream;HotSet
+// +kubebuilder:validation:Enum=Clone;Stream;HotSet;Preload
 type MigrationMethod string
 
 const (
@@ -85,6 +85,8 @@ const (
 	MigrationStream MigrationMethod = "Stream"
 	// MigrationHotSet reads from the origin the blocks that were hottest.
 	MigrationHotSet MigrationMethod = "HotSet"
+	// MigrationPreload reads from the origin all blocks that the cache has room for.
+	MigrationPreload MigrationMethod = "Preload"
 )
 
 // Condition types and reasons of a CacheMigration.
@@ -104,7 +106,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the spec of a CacheMigration cannot be changed"
 // +kubebuilder:validation:XValidation:rule="has(self.sourceNode) == has(self.sourceGeneration)",message="sourceNode and sourceGeneration go together"
 // +kubebuilder:validation:XValidation:rule="has(self.destinationPublicKey) == (has(self.sourceNode) && !(has(self.method) && self.method == 'Stream'))",message="sourceNode and destinationPublicKey go together, and method Stream has no key"
-// +kubebuilder:validation:XValidation:rule="!has(self.method) || has(self.sourceNode) == (self.method != 'HotSet')",message="methods Clone and Stream need a sourceNode, and HotSet has none"
+// +kubebuilder:validation:XValidation:rule="!has(self.method) || has(self.sourceNode) == !(self.method in ['HotSet', 'Preload'])",message="methods Clone and Stream need a sourceNode, and HotSet and Preload have none"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceNode) || self.sourceNode != self.destinationNode",message="sourceNode and destinationNode must differ"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceGeneration) || self.sourceGeneration < self.generation || self.purpose == 'Prewarm'",message="sourceGeneration must be below generation"
 // +kubebuilder:validation:XValidation:rule="self.purpose != 'Prewarm' || (has(self.sourceGeneration) && self.sourceGeneration == self.generation)",message="purpose Prewarm needs a sourceNode, and sourceGeneration must be generation"

@@ -76,6 +76,7 @@ func testMigrations(t *testing.T, c client.Client) {
 		}},
 		"a stream":            {change: stream},
 		"a stream, prewarmed": {name: "pvc-1-3-prewarm", change: func(s *v1alpha1.CacheMigrationSpec) { prewarm(s); stream(s) }},
+		"a preload":           {change: func(s *v1alpha1.CacheMigrationSpec) { fromOrigin(s); s.Method = v1alpha1.MigrationPreload }},
 		"a hot set":           {change: func(s *v1alpha1.CacheMigrationSpec) { fromOrigin(s); s.Method = v1alpha1.MigrationHotSet }},
 		"a stream with a key": {
 			change: func(s *v1alpha1.CacheMigrationSpec) { s.Method = v1alpha1.MigrationStream },
@@ -87,19 +88,19 @@ func testMigrations(t *testing.T, c client.Client) {
 		},
 		"a clone of nothing": {
 			change: func(s *v1alpha1.CacheMigrationSpec) { fromOrigin(s); s.Method = v1alpha1.MigrationClone },
-			want:   `spec: Invalid value: methods Clone and Stream need a sourceNode, and HotSet has none`,
+			want:   `spec: Invalid value: methods Clone and Stream need a sourceNode, and HotSet and Preload have none`,
 		},
 		"a stream of nothing": {
 			change: func(s *v1alpha1.CacheMigrationSpec) { fromOrigin(s); s.Method = v1alpha1.MigrationStream },
-			want:   `spec: Invalid value: methods Clone and Stream need a sourceNode, and HotSet has none`,
+			want:   `spec: Invalid value: methods Clone and Stream need a sourceNode, and HotSet and Preload have none`,
 		},
 		"a hot set with a source": {
 			change: func(s *v1alpha1.CacheMigrationSpec) { s.Method = v1alpha1.MigrationHotSet },
-			want:   `spec: Invalid value: methods Clone and Stream need a sourceNode, and HotSet has none`,
+			want:   `spec: Invalid value: methods Clone and Stream need a sourceNode, and HotSet and Preload have none`,
 		},
 		"another method": {
 			change: func(s *v1alpha1.CacheMigrationSpec) { s.Method = "Teleport" },
-			want:   `[spec.method: Unsupported value: "Teleport": supported values: "Clone", "Stream", "HotSet"` + unchecked,
+			want:   `[spec.method: Unsupported value: "Teleport": supported values: "Clone", "Stream", "HotSet", "Preload"` + unchecked,
 		},
 		"a long reason": {
 			change: func(s *v1alpha1.CacheMigrationSpec) { s.MethodReason = strings.Repeat("x", 1025) },

@@ -174,6 +174,20 @@ func testCreate(t *testing.T, c client.Client) {
 			want:   `[spec.warmStart.method: Unsupported value: "copy": supported values: "auto", "clone", "stream"` + unchecked,
 		},
 		"automatic method": {change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.Method = v1alpha1.WarmStartAuto }},
+		"preload":          {change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.Preload = v1alpha1.WarmStartPreloadAll }},
+		"no preload of nothing": {change: func(s *v1alpha1.CachedVolumeSpec) {
+			s.WarmStart = v1alpha1.WarmStart{From: v1alpha1.WarmStartOff, Preload: v1alpha1.WarmStartPreloadNone}
+		}},
+		"another preload": {
+			change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.Preload = "some" },
+			want:   `[spec.warmStart.preload: Unsupported value: "some": supported values: "none", "all"` + unchecked,
+		},
+		"preload of nothing": {
+			change: func(s *v1alpha1.CachedVolumeSpec) {
+				s.WarmStart = v1alpha1.WarmStart{From: v1alpha1.WarmStartOff, Preload: v1alpha1.WarmStartPreloadAll}
+			},
+			want: `spec.warmStart: Invalid value: preload all needs from peer or origin: off fills nothing`,
+		},
 		"slow warm start": {
 			change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.BandwidthBytesPerSecond = ptr.To[int64](1<<20 - 1) },
 			want:   `spec.warmStart.bandwidthBytesPerSecond: Invalid value: 1048575: bandwidthBytesPerSecond must be 0 or at least 1048576 (1Mi)`,

@@ -29,8 +29,23 @@ const (
 	WarmStartStream WarmStartMethod = "stream"
 )
 
+// WarmStartPreload selects what else a new cache is filled with.
+//
+// +kubebuilder:validation:Enum=none;all
+type WarmStartPreload string
+
+const (
+	// WarmStartPreloadNone fills it with what from names.
+	WarmStartPreloadNone WarmStartPreload = "none"
+	// WarmStartPreloadAll fills a cache that begins with no other node's cache with all that it
+	// has room for.
+	WarmStartPreloadAll WarmStartPreload = "all"
+)
+
 // WarmStart says how a cache is filled when the volume comes to a node that has
 // none of its own.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.preload) && self.preload == 'all' && has(self.from) && self.from == 'off')",message="preload all needs from peer or origin: off fills nothing"
 type WarmStart struct {
 	// from selects where the cache is filled from; absent is peer.
 	// +optional
@@ -40,6 +55,13 @@ type WarmStart struct {
 	// auto, which leaves that to the node.
 	// +optional
 	Method WarmStartMethod `json:"method,omitempty"`
+
+	// preload all fills a new cache from the origin, as far as it has room, in the
+	// background: with the blocks that were hottest before, then with all others in their
+	// order. A cache that begins with another node's is left with what that has. Absent is
+	// none.
+	// +optional
+	Preload WarmStartPreload `json:"preload,omitempty"`
 
 	// bandwidthBytesPerSecond bounds the copy in the background, in bytes per
 	// second, at least 1048576; 0 or absent is the node's default.

@@ -137,7 +137,7 @@ type WarmConfig struct {
 	// LeaseTimeout is how long a stage waits for the node that holds a retained cache, and
 	// Patience how long that may be silent.
 	LeaseTimeout, Patience time.Duration
-	// MapsTimeout is the longest that a pod waits for the maps of a stream once its origin is
+	// MapsTimeout is the longest that a pod waits for the maps of a stream, or of a preload, once its origin is
 	// connected, and MapsLeast the shortest: between them, as long again as it has waited until then.
 	MapsTimeout, MapsLeast time.Duration
 	// Bandwidth is the limit of a hydration whose volume names none, and NodeBandwidth of

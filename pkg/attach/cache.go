@@ -98,11 +98,7 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	if e.Streams() {
 		return a.restoreLevels(ctx, s, *m)
 	}
-	if err := a.Tools.Restore(ctx, a.mapFile(e.ID), s.cache.Meta.DevPath()); err != nil {
-		return fmt.Errorf("map of volume %s: %w", e.ID, err)
-	}
-	faultHydrationRestored.Hit()
-	return nil
+	return a.restoreClone(ctx, s)
 }
 
 // provideVolumes provides the logical volumes of a new cache, among them what was prewarmed if that

@@ -77,6 +77,8 @@ type stagePlan struct {
 	Warm *warmPlan
 	// NotWarm says why the retained cache that the record names is not read, or is empty.
 	NotWarm string
+	// NotPreloaded says why a cache that is to be preloaded is not, or is empty.
+	NotPreloaded string
 	// Reason and Message explain planUncached.
 	Reason, Message string
 }
@@ -89,6 +91,8 @@ type warmPlan struct {
 	// Method is how the cache is filled, MethodClone or MethodStream, and Reason why so.
 	Method volume.MoveMethod
 	Reason string
+	// Preload is true if a cache that begins from no peer is filled with all that it has room for.
+	Preload bool
 }
 
 // decideStage is the table "What stage decides" of states.md, in its order.
@@ -153,6 +157,9 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 	if from := f.Record.Spec.WarmStart.From; f.Method == "" && f.Record.WarmSource != nil && (from == volume.WarmPeer || from == "") {
 		plan.NotWarm = f.MethodReason
 	}
+	if f.Method == "" && preloads(f.Record) {
+		plan.NotPreloaded = f.MethodReason
+	}
 	peer := plan.Warm != nil && plan.Warm.Peer != nil
 	if peer && plan.Warm.Method == volume.MethodStream {
 		// Until there is one map, nothing may be dirty (The stream). What the record asks for
@@ -184,7 +191,7 @@ func decideWarm(f stageFacts, sameFence bool) *warmPlan {
 	if f.Record.Spec.WarmStart.From == volume.WarmOff || f.Method == "" {
 		return nil
 	}
-	plan := &warmPlan{Method: f.Method, Reason: f.MethodReason}
+	plan := &warmPlan{Method: f.Method, Reason: f.MethodReason, Preload: preloads(f.Record)}
 	if f.Record.Spec.WarmStart.From == volume.WarmOrigin {
 		return plan
 	}

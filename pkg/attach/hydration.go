@@ -88,6 +88,8 @@ type seed struct {
 	peer *cachemap.Map
 	list *volume.ChunkList
 	hot  *cachemap.HotSet
+	// whole is true if what begins from the origin is filled with all that there is room for.
+	whole bool
 	// lease is that of peer, or of list.
 	lease volume.Lease
 }
@@ -125,6 +127,7 @@ func (a *Attacher) beginHydration(ctx context.Context, s *staging) (wait func(la
 // begins colder (I6).
 func (a *Attacher) findSeed(ctx context.Context, s *staging) {
 	log := klog.FromContext(ctx).WithValues("volume", s.req.ID)
+	s.seed.whole = s.plan.Warm.Preload
 	if s.plan.Warm.Peer != nil {
 		var m *cachemap.Map
 		var err error
@@ -259,10 +262,10 @@ func (a *Attacher) seedGeometry(ctx context.Context, s *staging, g *geometry, un
 		a.dropHydration(ctx, e, volume.MoveFailed, fmt.Sprintf("the exported cache has %d bytes, the volume's cache is to have %d", data, g.dataBytes))
 		s.seed.peer = nil
 	}
-	if s.seed.hot == nil {
+	if s.seed.hot == nil && !s.seed.whole {
 		return nil, false
 	}
-	m, err := a.seedFromHotSet(ctx, s, g, unit)
+	m, err := a.seedFromOrigin(ctx, s, g, unit)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Cache begins cold", "volume", e.ID)
 		a.dropHydration(ctx, e, volume.MoveFailed, err.Error())
@@ -271,15 +274,23 @@ func (a *Attacher) seedGeometry(ctx context.Context, s *staging, g *geometry, un
 	return m, m != nil
 }
 
-// seedFromHotSet makes the map of a cache that is filled from the origin.
-func (a *Attacher) seedFromHotSet(ctx context.Context, s *staging, g *geometry, unit int64) (*cachemap.Map, error) {
+// seedFromOrigin makes the map of a cache that is filled from the origin.
+func (a *Attacher) seedFromOrigin(ctx context.Context, s *staging, g *geometry, unit int64) (*cachemap.Map, error) {
 	e := s.entry
-	m := s.seed.hot.Map(g.chunkSectors, uint64(g.dataBytes)/(g.chunkSectors*sectorSize), s.origin.Sectors)
+	var hot cachemap.HotSet
+	if s.seed.hot != nil {
+		hot = *s.seed.hot
+	}
+	m := hot.Map(g.chunkSectors, uint64(g.dataBytes)/(g.chunkSectors*sectorSize), s.origin.Sectors)
+	if s.seed.whole {
+		m = m.Fill(s.origin.Sectors)
+	}
 	if len(m.Entries) == 0 {
 		return nil, nil
 	}
-	req := a.moveRequest(s.rec, e.Fence, nil)
-	e.Hydration = &state.Hydration{RegionSectors: cachemap.RegionSectors(m.ChunkSectors), Bandwidth: req.Bandwidth}
+	h := &state.Hydration{RegionSectors: cachemap.RegionSectors(m.ChunkSectors), Preload: s.seed.whole}
+	req := a.originRequest(s.rec, e.Fence, h)
+	h.Bandwidth, e.Hydration = req.Bandwidth, h
 	if s.plan.Warm.Method == volume.MethodStream {
 		blocks, _ := m.Hottest()
 		e.Hydration.RegionSectors, e.Hydration.Stream, e.Mode = 0, &state.Stream{}, volume.ModeWritethrough
@@ -294,7 +305,7 @@ func (a *Attacher) seedFromHotSet(ctx context.Context, s *staging, g *geometry, 
 	id, _, err := a.Moves.Begin(ctx, req)
 	if err != nil {
 		// The object only shows what goes on.
-		klog.FromContext(ctx).Error(err, "Hydration from the hot set is not shown", "volume", e.ID)
+		klog.FromContext(ctx).Error(err, "Hydration from the origin is not shown", "volume", e.ID)
 	}
 	e.Hydration.Move = id
 	return &m, nil
@@ -455,7 +466,7 @@ func (a *Attacher) resumeHydration(ctx context.Context, s *staging) error {
 	if e.Hydration == nil || e.Hydration.Whole || a.Moves == nil {
 		return nil
 	}
-	id, _, err := a.Moves.Begin(ctx, a.moveRequest(s.rec, e.Fence, nil))
+	id, _, err := a.Moves.Begin(ctx, a.originRequest(s.rec, e.Fence, e.Hydration))
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Hydration that goes on is not shown", "volume", e.ID)
 	}

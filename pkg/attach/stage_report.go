@@ -35,12 +35,16 @@ func (s *staging) began() string {
 	switch e, cache := s.entry, s.plan.Cache.words(); {
 	case e.Hydration == nil && s.plan.NotWarm != "" && s.rec.WarmSource != nil:
 		return fmt.Sprintf("%s, without the cache of node %s (%s),", cache, s.rec.WarmSource.Node, s.plan.NotWarm)
+	case e.Hydration == nil && s.plan.NotPreloaded != "":
+		return fmt.Sprintf("%s, not preloaded (%s),", cache, s.plan.NotPreloaded)
 	case e.Hydration == nil:
 		return cache
 	case e.Hydration.Peer != nil && e.Hydration.From != nil:
 		return "a new cache that is copied from node " + e.Hydration.From.Node + " (warm move)"
 	case e.Streams() && e.Hydration.Stream.Source != nil && e.Hydration.From != nil:
 		return "a new cache that node " + e.Hydration.From.Node + " sends (warm move by stream)"
+	case e.Hydration.Preload:
+		return cache + ", filled with the whole volume as far as it has room,"
 	default:
 		return cache + ", filled with what was read most,"
 	}

@@ -24,8 +24,8 @@ import (
 // Puller gets the cache of another node.
 type Puller = stream.Puller
 
-// errNotReady: a stage without the stream would be over by now.
-var errNotReady = errors.New("the map of the stream was not ready when the cache was needed")
+// errNotReady: a stage without the stream, or the preload, would be over by now.
+var errNotReady = errors.New("the map of the cache was not ready when the cache was needed")
 
 // Streams leads the streams of this node to their end.
 func (a *Attacher) Streams() *stream.Runner { return a.streams }
@@ -125,7 +125,7 @@ func (a *Attacher) restoreLevels(ctx context.Context, s *staging, m cachemap.Map
 	return nil
 }
 
-// whileWorthIt ends with errNotReady when the pod has waited enough for the maps of a stream: a stage
+// whileWorthIt ends with errNotReady when the pod has waited enough for the maps of a new cache: a stage
 // without it would be over soon after the origin is connected.
 func (a *Attacher) whileWorthIt(ctx context.Context, s *staging) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancelCause(ctx)

@@ -13,7 +13,7 @@ import (
 // mutableParameters are the accepted keys of a VolumeAttributesClass.
 var mutableParameters = []string{
 	keyCacheMode, keyCacheSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
-	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline,
+	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline, keyPreload,
 }
 
 // change is what a VolumeAttributesClass asks for. What is empty stays as it is.
@@ -107,7 +107,7 @@ func (c change) check(out volume.Spec) error {
 	}
 	c.limit.check(p, out.Mode)
 	c.limit.checkChunk(p, out)
-	c.warm.check(p, out.Mode, out.WarmStart.From)
+	c.warm.check(p, out.Mode, out.WarmStart)
 	return p.err()
 }
 

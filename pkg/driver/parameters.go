@@ -30,6 +30,7 @@ const (
 	keyWarmStartMethod    = "warmStartMethod"
 	keyWarmStartBandwidth = "warmStartBandwidth"
 	keyWarmStartDeadline  = "warmStartDeadline"
+	keyPreload            = "preload"
 )
 
 // Keys that external-provisioner adds with --extra-create-metadata.
@@ -43,6 +44,8 @@ const (
 	backendISCSI      = "iscsi"
 	backendCSI        = "csi"
 	chunkAuto         = "auto"
+	preloadNone       = "none"
+	preloadAll        = "all"
 	dirtyLossNone     = "none"
 	dirtyLossNodeLoss = "node-loss"
 	// defaultCachePercent is the cacheSize of a class that names none.
@@ -63,7 +66,7 @@ const (
 // documentation.
 var classParameters = []string{
 	keyBackend, keyTarget, keyOriginClass, keyWithoutFence, keyCacheMode, keyCacheSize, keyMaxCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
-	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyProvisioning,
+	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline, keyPreload, keyFSType, keyProvisioning,
 }
 
 // class is a parsed StorageClass.

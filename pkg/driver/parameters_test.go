@@ -51,6 +51,8 @@ func TestParseClass(t *testing.T) {
 			params: map[string]string{"warmStartMethod": "clone"},
 			want:   class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}, WarmStart: volume.WarmStart{From: volume.WarmPeer, Method: volume.MethodClone}}},
 		},
+		"preload":    {params: map[string]string{"preload": "all"}, want: class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}, WarmStart: volume.WarmStart{From: volume.WarmPeer, Preload: true}}}},
+		"no preload": {params: map[string]string{"preload": "none", "warmStart": "off"}, want: class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}, WarmStart: volume.WarmStart{From: volume.WarmOff}}}},
 		"auto chunk": {params: map[string]string{"chunkSize": "auto"}, want: class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}, WarmStart: fromPeer()}}},
 
 		"warm start from the origin": {
@@ -125,6 +127,9 @@ func TestParseClass(t *testing.T) {
 		"age too short":         {params: map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "node-loss", "maxDirtyAge": "9s"}, wantErr: []string{"maxDirtyAge", `"9s"`, "10s to 168h"}},
 		"age too long":          {params: map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "node-loss", "maxDirtyAge": "169h"}, wantErr: []string{"maxDirtyAge", `"169h"`, "10s to 168h"}},
 		"age in between":        {params: map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "node-loss", "maxDirtyAge": "10500ms"}, wantErr: []string{"maxDirtyAge", "10500ms", "whole seconds"}},
+		"unknown preload":       {params: map[string]string{"preload": "al"}, wantErr: []string{"preload", `"al"`, "none, all", "did you mean"}},
+		"preload of nothing":    {params: map[string]string{"preload": "all", "warmStart": "off"}, wantErr: []string{"preload", `"all"`, "contradicts warmStart off", "accepted with it is none"}},
+		"preload of no cache":   {params: map[string]string{"preload": "all", "cacheMode": "none"}, wantErr: []string{"preload", `"all"`, "contradicts cacheMode none"}},
 		"unknown warm start":    {params: map[string]string{"warmStart": "pear"}, wantErr: []string{"warmStart", `"pear"`, "peer, origin, off", "did you mean"}},
 		"warm without cache":    {params: map[string]string{"cacheMode": "none", "warmStart": "peer"}, wantErr: []string{"warmStart", `"peer"`, "cacheMode none"}},
 		"bandwidth no cache":    {params: map[string]string{"cacheMode": "none", "warmStartBandwidth": "2Mi"}, wantErr: []string{"warmStartBandwidth", `"2Mi"`, "cacheMode none"}},

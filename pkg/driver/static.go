@@ -32,7 +32,7 @@ const (
 // staticAttributes are the accepted volumeAttributes of a static volume.
 var staticAttributes = []string{
 	keyPortals, keyIQN, keyLUN, keyBackend, keyTarget, keyOriginPV, keyWithoutFence, keyCacheMode, keyCacheSize, keyMaxCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
-	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyFormat, keyNoReservations, keyAdopt,
+	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline, keyPreload, keyFSType, keyFormat, keyNoReservations, keyAdopt,
 }
 
 // Bounds of the API type ISCSISource and of RFC 7143.

@@ -50,12 +50,16 @@ func TestVolumeContextWarmStart(t *testing.T) {
 	}{
 		"nothing": {attributes: static(nil), want: volume.WarmStart{From: volume.WarmPeer}},
 		"all": {
-			attributes: static(map[string]string{"warmStart": "peer", "warmStartMethod": "clone", "warmStartBandwidth": "1Gi", "warmStartDeadline": "24h"}),
-			want:       volume.WarmStart{From: volume.WarmPeer, Method: volume.MethodClone, Bandwidth: 1 << 30, Deadline: 24 * time.Hour},
+			attributes: static(map[string]string{"warmStart": "peer", "warmStartMethod": "clone", "warmStartBandwidth": "1Gi", "warmStartDeadline": "24h", "preload": "all"}),
+			want:       volume.WarmStart{From: volume.WarmPeer, Method: volume.MethodClone, Bandwidth: 1 << 30, Deadline: 24 * time.Hour, Preload: true},
 		},
 		"mistyped": {
 			attributes: static(map[string]string{"warmstart": "off"}),
 			wantErr:    `unknown volumeAttribute "warmstart" (value "off") (did you mean "warmStart"?)`,
+		},
+		"another preload": {
+			attributes: static(map[string]string{"preload": "everything"}),
+			wantErr:    `volumeAttribute preload: "everything" is not accepted; accepted are none, all`,
 		},
 		"another method": {
 			attributes: static(map[string]string{"warmStartMethod": "copy"}),

@@ -19,10 +19,10 @@ const (
 )
 
 // warmText is the warm start as its author wrote it.
-type warmText struct{ from, method, bandwidth, deadline string }
+type warmText struct{ from, method, bandwidth, deadline, preload string }
 
 func warmTextOf(params map[string]string) warmText {
-	return warmText{params[keyWarmStart], params[keyWarmStartMethod], params[keyWarmStartBandwidth], params[keyWarmStartDeadline]}
+	return warmText{params[keyWarmStart], params[keyWarmStartMethod], params[keyWarmStartBandwidth], params[keyWarmStartDeadline], params[keyPreload]}
 }
 
 // parse reads the parameters one by one. What is not given is the zero value.
@@ -34,35 +34,48 @@ func (t warmText) parse(p *problems) volume.WarmStart {
 		Method:    method,
 		Bandwidth: parseBandwidth(p, t.bandwidth),
 		Deadline:  parseDeadline(p, t.deadline),
+		Preload:   p.oneOf(keyPreload, t.preload, preloadNone, preloadNone, preloadAll) == preloadAll,
 	}
 }
 
 // over returns what a volume has when what was given has replaced what it had. Auto is given, and is
-// no method.
+// no method; so is none, and is no preload.
 func (t warmText) over(had, given volume.WarmStart) volume.WarmStart {
 	if t.method == "" {
 		given.Method = had.Method
+	}
+	if t.preload == "" {
+		given.Preload = had.Preload
 	}
 	return volume.WarmStart{
 		From:      cmp.Or(given.From, had.From),
 		Method:    given.Method,
 		Bandwidth: cmp.Or(given.Bandwidth, had.Bandwidth),
 		Deadline:  cmp.Or(given.Deadline, had.Deadline),
+		Preload:   given.Preload,
 	}
 }
 
-// check refuses what is given and has no use in this mode, or with the source that
+// check refuses what is given and has no use in this mode, or with the warm start that
 // the volume has then.
-func (t warmText) check(p *problems, mode volume.CacheMode, from volume.WarmFrom) {
+func (t warmText) check(p *problems, mode volume.CacheMode, w volume.WarmStart) {
+	from := w.From
 	if mode == volume.ModeNone {
 		for _, given := range [][2]string{
-			{keyWarmStart, t.from}, {keyWarmStartMethod, t.method}, {keyWarmStartBandwidth, t.bandwidth}, {keyWarmStartDeadline, t.deadline},
+			{keyWarmStart, t.from}, {keyWarmStartMethod, t.method}, {keyWarmStartBandwidth, t.bandwidth}, {keyWarmStartDeadline, t.deadline}, {keyPreload, t.preload},
 		} {
 			if key, value := given[0], given[1]; value != "" {
 				p.add(key, "%q contradicts cacheMode none, which has no cache; leave %s out", value, key)
 			}
 		}
 		return
+	}
+	switch off := w.Preload && from == volume.WarmOff; {
+	case off && t.preload != "":
+		p.add(keyPreload, "%q contradicts warmStart off, which fills no cache; accepted with it is %s; or give a warmStart of %s or %s",
+			t.preload, preloadNone, volume.WarmPeer, volume.WarmOrigin)
+	case off && t.from != "":
+		p.add(keyWarmStart, "%q contradicts preload %s, which the volume has; give preload %s too", t.from, preloadAll, preloadNone)
 	}
 	asksNobody := from == volume.WarmOff || from == volume.WarmOrigin
 	if t.method != "" && asksNobody {
@@ -86,7 +99,7 @@ func parseWarmStart(p *problems, mode volume.CacheMode, params map[string]string
 	if w.From == "" {
 		w.From = volume.WarmPeer
 	}
-	t.check(p, mode, w.From)
+	t.check(p, mode, w)
 	return w
 }
 

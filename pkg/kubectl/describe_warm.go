@@ -62,6 +62,9 @@ func warmStart(w io.Writer, v *volume) {
 	if m := s.Method; m != "" && m != v1alpha1.WarmStartAuto {
 		text += " by " + string(m)
 	}
+	if preloads(v) {
+		text += ", preload all"
+	}
 	if n := s.BandwidthBytesPerSecond; n != nil && *n > 0 {
 		text += ", at most " + perSecond(n)
 	}
@@ -69,6 +72,11 @@ func warmStart(w io.Writer, v *volume) {
 		text += ", deadline " + duration.HumanDuration(time.Duration(*n)*time.Second)
 	}
 	line(w, "Warm start", "%s", text)
+}
+
+// preloads reports whether a cache that begins with no other node's is filled as far as it has room.
+func preloads(v *volume) bool {
+	return v.Spec.WarmStart.Preload == v1alpha1.WarmStartPreloadAll && warmFrom(v) != v1alpha1.WarmStartOff
 }
 
 // warmFrom is what the volume's cache begins with on a new node.
@@ -168,6 +176,8 @@ func elsewhere(v *volume, owner nodeState, f warmFacts) string {
 	switch from := warmFrom(v); {
 	case from == v1alpha1.WarmStartPeer && owner.ready && keptWhole(v):
 		return "begins with that cache too, read over the network until it is copied"
+	case preloads(v):
+		return "is filled from the storage server, as far as it has room"
 	case from != v1alpha1.WarmStartOff && f.hot != nil:
 		return "begins with the blocks that were hottest, read from the storage server"
 	}

@@ -34,7 +34,7 @@ func checkClasses(d *diagnosis, f *clusterFacts) {
 // values that are enumerated there.
 var classParameters = map[string][]string{
 	"backend": {"iscsi", "csi"}, "target": nil, "originStorageClass": nil, "withoutFence": {domain.AcceptTwoWriters}, "cacheMode": modes, "acceptDirtyLoss": {"none", "node-loss"}, "fsType": {"ext4", "xfs"}, "provisioning": {"thin", "thick"},
-	"warmStart": {"peer", "origin", "off"}, "warmStartMethod": {"auto", "clone", "stream"},
+	"warmStart": {"peer", "origin", "off"}, "warmStartMethod": {"auto", "clone", "stream"}, "preload": {"none", "all"},
 	"cacheSize": nil, "maxCacheSize": nil, "chunkSize": nil, "maxDirtyBytes": nil, "maxDirtyAge": nil, "warmStartBandwidth": nil, "warmStartDeadline": nil,
 }
 
@@ -123,13 +123,16 @@ func warmProblems(params map[string]string) []string {
 	}
 	switch {
 	case params["cacheMode"] == string(v1alpha1.CacheModeNone):
-		for _, key := range []string{"warmStart", "warmStartMethod", "warmStartBandwidth", "warmStartDeadline"} {
+		for _, key := range []string{"warmStart", "warmStartMethod", "warmStartBandwidth", "warmStartDeadline", "preload"} {
 			if params[key] != "" {
 				out = append(out, "cacheMode none takes no "+key)
 			}
 		}
 	case from == "off" && bandwidth != "":
 		out = append(out, "warmStart off takes no warmStartBandwidth")
+	}
+	if from == "off" && params["preload"] == "all" && params["cacheMode"] != string(v1alpha1.CacheModeNone) {
+		out = append(out, "warmStart off takes no preload all")
 	}
 	if (from == "off" || from == "origin") && params["cacheMode"] != string(v1alpha1.CacheModeNone) {
 		for _, key := range []string{"warmStartMethod", "warmStartDeadline"} {

@@ -32,7 +32,7 @@ const (
 // without an error.
 var neededFields = map[string][]string{
 	"cachedvolumes." + v1alpha1.GroupName: {
-		"spec.acceptDirtyLoss", "spec.cacheMode", "spec.cacheSize", "spec.flushRequest", "spec.maxCacheSize", "spec.maxDirtyAgeSeconds", "spec.maxDirtyBytes", "spec.target", "spec.warmStart",
+		"spec.acceptDirtyLoss", "spec.cacheMode", "spec.cacheSize", "spec.flushRequest", "spec.maxCacheSize", "spec.maxDirtyAgeSeconds", "spec.maxDirtyBytes", "spec.target", "spec.warmStart.preload",
 		"status.abandoned", "status.cache.hitRate", "status.cache.performance", "status.conditions", "status.dirtyState", "status.flush.request", "status.retainedCaches",
 		"status.warmSource",
 	},

@@ -288,18 +288,18 @@ ok       moves: 0 moves under way, none failed in the last hour
 		"warm starts of classes": {
 			objs: func(t *testing.T) []client.Object {
 				return append(without(healthy(t), "fast"),
-					class("a", map[string]string{"warmStart": "peer", "warmStartMethod": "stream", "warmStartBandwidth": "100Mi", "warmStartDeadline": "1h30m"}),
-					class("b", map[string]string{"warmStart": "disk", "warmStartMethod": "copy", "warmStartBandwidth": "1k", "warmStartDeadline": "1s"}),
-					class("c", map[string]string{"warmStart": "off", "warmStartMethod": "auto", "warmStartBandwidth": "100Mi", "warmStartDeadline": "1h"}),
-					class("d", map[string]string{"cacheMode": "none", "warmStart": "origin", "warmStartMethod": "clone", "warmStartDeadline": "1h"}),
+					class("a", map[string]string{"warmStart": "peer", "warmStartMethod": "stream", "warmStartBandwidth": "100Mi", "warmStartDeadline": "1h30m", "preload": "all"}),
+					class("b", map[string]string{"warmStart": "disk", "warmStartMethod": "copy", "warmStartBandwidth": "1k", "warmStartDeadline": "1s", "preload": "some"}),
+					class("c", map[string]string{"warmStart": "off", "warmStartMethod": "auto", "warmStartBandwidth": "100Mi", "warmStartDeadline": "1h", "preload": "all"}),
+					class("d", map[string]string{"cacheMode": "none", "warmStart": "origin", "warmStartMethod": "clone", "warmStartDeadline": "1h", "preload": "all"}),
 				)
 			},
 			wantOut: `
-error    storageclass/b: claims of it will fail: warmStart "disk" is not accepted (accepted: peer, origin, off); warmStartMethod "copy" is not accepted (accepted: auto, clone, stream); warmStartBandwidth "1k" is not accepted (accepted: 1Mi to 1Ti); warmStartDeadline "1s" is not accepted (accepted: 1m to 24h)
+error    storageclass/b: claims of it will fail: preload "some" is not accepted (accepted: none, all); warmStart "disk" is not accepted (accepted: peer, origin, off); warmStartMethod "copy" is not accepted (accepted: auto, clone, stream); warmStartBandwidth "1k" is not accepted (accepted: 1Mi to 1Ti); warmStartDeadline "1s" is not accepted (accepted: 1m to 24h)
          remedy: parameters of a class cannot be changed: delete it and make it anew; its volumes stay
-error    storageclass/c: claims of it will fail: warmStart off takes no warmStartBandwidth; warmStart off takes no warmStartMethod; warmStart off takes no warmStartDeadline
+error    storageclass/c: claims of it will fail: warmStart off takes no warmStartBandwidth; warmStart off takes no preload all; warmStart off takes no warmStartMethod; warmStart off takes no warmStartDeadline
          remedy: parameters of a class cannot be changed: delete it and make it anew; its volumes stay
-error    storageclass/d: claims of it will fail: cacheMode none takes no warmStart; cacheMode none takes no warmStartMethod; cacheMode none takes no warmStartDeadline
+error    storageclass/d: claims of it will fail: cacheMode none takes no warmStart; cacheMode none takes no warmStartMethod; cacheMode none takes no warmStartDeadline; cacheMode none takes no preload
          remedy: parameters of a class cannot be changed: delete it and make it anew; its volumes stay
 ` + definitionsOK + `ok       controller: 1 pod ready
 ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi in retained caches

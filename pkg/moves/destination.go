@@ -433,6 +433,8 @@ func methodWords(m v1alpha1.MigrationMethod) string {
 		return " by stream"
 	case v1alpha1.MigrationHotSet:
 		return " by hot set"
+	case v1alpha1.MigrationPreload:
+		return " by preload"
 	}
 	return ""
 }

@@ -151,6 +151,9 @@ func dirtyLimit(in v1alpha1.CachedVolumeSpec) (volume.DirtyLimit, error) {
 // absent.
 func ObjectWarmStart(w volume.WarmStart) v1alpha1.WarmStart {
 	out := v1alpha1.WarmStart{From: v1alpha1.WarmStartFrom(w.From), Method: v1alpha1.WarmStartMethod(w.Method.Word())}
+	if w.Preload {
+		out.Preload = v1alpha1.WarmStartPreloadAll
+	}
 	if w.Bandwidth != 0 {
 		out.BandwidthBytesPerSecond = ptr.To(w.Bandwidth)
 	}
@@ -168,6 +171,7 @@ func warmStart(in v1alpha1.WarmStart) volume.WarmStart {
 	return volume.WarmStart{
 		From:      orPeer(volume.WarmFrom(in.From)),
 		Method:    method,
+		Preload:   in.Preload == v1alpha1.WarmStartPreloadAll,
 		Bandwidth: ptr.Deref(in.BandwidthBytesPerSecond, 0),
 		Deadline:  time.Duration(ptr.Deref(in.DeadlineSeconds, 0)) * time.Second,
 	}
@@ -257,6 +261,8 @@ func Difference(a, b volume.Spec) string {
 		return "warmStart.from"
 	case a.WarmStart.Method != b.WarmStart.Method:
 		return "warmStart.method"
+	case a.WarmStart.Preload != b.WarmStart.Preload:
+		return "warmStart.preload"
 	case a.WarmStart.Bandwidth != b.WarmStart.Bandwidth:
 		return "warmStart.bandwidthBytesPerSecond"
 	case a.WarmStart.Deadline != b.WarmStart.Deadline:

@@ -29,7 +29,7 @@ func (m MoveMethod) Word() string {
 		return WordClone
 	case MethodStream:
 		return WordStream
-	case MethodHotSet:
+	case MethodHotSet, MethodPreload:
 	}
 	return ""
 }

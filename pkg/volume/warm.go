@@ -30,6 +30,9 @@ type WarmStart struct {
 	Bandwidth int64
 	// Deadline is how long the old node is asked to serve; 0 is the node's default.
 	Deadline time.Duration
+	// Preload asks that a new cache that begins from no other node's be filled with all that it has
+	// room for (states.md, Preload).
+	Preload bool
 }
 
 // WarmSource is the retained cache that an ownership may start from: that of the
@@ -69,6 +72,9 @@ const (
 	MethodStream MoveMethod = "Stream"
 	// MethodHotSet reads the blocks of the volume's hot set from the origin.
 	MethodHotSet MoveMethod = "HotSet"
+	// MethodPreload reads all blocks from the origin that the cache has room for, those of the hot
+	// set first.
+	MethodPreload MoveMethod = "Preload"
 )
 
 // Tracked tells which parts of a cache's data were written to since its node began to

@@ -286,6 +286,8 @@ type Hydration struct {
 	// Whole is true once everything is copied and the SSD itself is below the cache: what
 	// else there is of the hydration is about to be removed, and nothing may be made of it.
 	Whole bool `json:"whole,omitempty"`
+	// Preload is true of a hydration with more than the hot set. It is for what is shown.
+	Preload bool `json:"preload,omitempty"`
 	// Bandwidth bounds the copy, in bytes per second. Deadline is when the peer need
 	// not serve any more.
 	Bandwidth int64     `json:"bandwidth,omitempty"`
@@ -337,7 +339,7 @@ func (f *Hydration) Again() *Hydration {
 	if f == nil {
 		return nil
 	}
-	return &Hydration{RegionSectors: f.RegionSectors, Bandwidth: f.Bandwidth, Whole: f.Whole}
+	return &Hydration{RegionSectors: f.RegionSectors, Bandwidth: f.Bandwidth, Whole: f.Whole, Preload: f.Preload}
 }
 
 // Regions is a number of bytes in regions, at least one.

@@ -105,6 +105,8 @@ func TestBadValues(t *testing.T) {
 		"retained cache TTL in days":     {[]string{"--set", "node.retainedCacheTTL=3d"}, "'/node/retainedCacheTTL'"},
 		"attribute warm start":           {[]string{"--set", "volumeAttributesClasses[0].name=c", "--set", "volumeAttributesClasses[0].parameters.warmStart=disk"}, "'/volumeAttributesClasses/0/parameters/warmStart'"},
 		"attribute method":               {[]string{"--set", "volumeAttributesClasses[0].name=c", "--set", "volumeAttributesClasses[0].parameters.warmStartMethod=copy"}, "'/volumeAttributesClasses/0/parameters/warmStartMethod'"},
+		"class preload":                  {[]string{"--set", "storageClasses[0].name=c", "--set", "storageClasses[0].parameters.preload=some"}, "'/storageClasses/0/parameters/preload'"},
+		"attribute preload":              {[]string{"--set", "volumeAttributesClasses[0].name=c", "--set", "volumeAttributesClasses[0].parameters.preload=some"}, "'/volumeAttributesClasses/0/parameters/preload'"},
 		"class method":                   {[]string{"--set", "storageClasses[0].name=c", "--set", "storageClasses[0].parameters.warmStartMethod=copy"}, "'/storageClasses/0/parameters/warmStartMethod'"},
 		"attribute bandwidth":            {[]string{"--set", "volumeAttributesClasses[0].name=c", "--set", "volumeAttributesClasses[0].parameters.warmStartBandwidth=fast"}, "'/volumeAttributesClasses/0/parameters/warmStartBandwidth'"},
 		"attribute deadline":             {[]string{"--set", "volumeAttributesClasses[0].name=c", "--set", "volumeAttributesClasses[0].parameters.warmStartDeadline=1d"}, "'/volumeAttributesClasses/0/parameters/warmStartDeadline'"},
