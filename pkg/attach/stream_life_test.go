@@ -139,7 +139,8 @@ func (p puller) Chunks(ctx context.Context, src volume.StreamSource, id volume.I
 	return nil
 }
 
-// levelTools writes maps, or takes longer for those of levels than anybody waits.
+// levelTools writes maps, or takes longer for those of levels, and by clone for all, than anybody
+// waits.
 type levelTools struct {
 	attach.MetadataTools
 	h *host
@@ -147,7 +148,7 @@ type levelTools struct {
 
 // Restore implements attach.MetadataTools.
 func (t levelTools) Restore(ctx context.Context, file, device string) error {
-	if t.h.lateLevels.Load() && (strings.Contains(file, ".hotmeta.") || strings.Contains(file, ".restmeta.")) {
+	if t.h.lateLevels.Load() && (t.h.w.method == volume.MethodClone || strings.Contains(file, ".hotmeta.") || strings.Contains(file, ".restmeta.")) {
 		<-ctx.Done()
 		return ctx.Err()
 	}
