@@ -196,17 +196,7 @@ func (d *disk) killAt(point string, o order) (killed bool) {
 	mustPass(d.m.t, "faults", os.MkdirAll(faults, 0o700))
 	arm := filepath.Join(faults, point)
 	mustPass(d.m.t, "arm", os.WriteFile(arm, nil, 0o600))
-	o.Dir, o.Req, o.Secret, o.Secrets = d.n.dir, d.req, chapWord, d.req.Credentials.Secrets
-	o.Req.Credentials = nil
-	b, err := json.Marshal(o)
-	mustPass(d.m.t, "order", err)
-	exe, err := os.Executable()
-	mustPass(d.m.t, "executable", err)
-	p, err := os.StartProcess(exe, []string{exe}, &os.ProcAttr{
-		Env:   append(os.Environ(), childEnv+"="+string(b), "NEARFLASH_FAULT_DIR="+faults),
-		Files: []*os.File{nil, os.Stderr, os.Stderr},
-	})
-	mustPass(d.m.t, "start", err)
+	p := d.startChild(o, "NEARFLASH_FAULT_DIR="+faults)
 	st, err := p.Wait()
 	mustPass(d.m.t, "wait", err)
 	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() && ws.Signal() == syscall.SIGKILL {
@@ -219,6 +209,23 @@ func (d *disk) killAt(point string, o order) (killed bool) {
 		mustPass(d.m.t, "disarm", err)
 	}
 	return false
+}
+
+// startChild begins a process of the volume's node that carries out an order.
+func (d *disk) startChild(o order, env ...string) *os.Process {
+	d.m.t.Helper()
+	o.Dir, o.Req, o.Secret, o.Secrets = d.n.dir, d.req, chapWord, d.req.Credentials.Secrets
+	o.Req.Credentials = nil
+	b, err := json.Marshal(o)
+	mustPass(d.m.t, "order", err)
+	exe, err := os.Executable()
+	mustPass(d.m.t, "executable", err)
+	p, err := os.StartProcess(exe, []string{exe}, &os.ProcAttr{
+		Env:   append(append(os.Environ(), childEnv+"="+string(b)), env...),
+		Files: []*os.File{nil, os.Stderr, os.Stderr},
+	})
+	mustPass(d.m.t, "start", err)
+	return p
 }
 
 // cachedPoints are tried with writethrough too, where a cache is discarded

@@ -43,6 +43,7 @@ var needs = map[string]string{
 	"TestKernelMove":                    "clone",
 	"TestKernelMoveAgain":               "clone",
 	"TestKernelMoveSourceLost":          "clone",
+	"TestKernelPreload":                 "clone",
 	"TestKernelPrestage":                "clone",
 	"TestKernelPrestageInVain":          "clone",
 	"TestKernelPrewarm":                 "clone",
