@@ -120,7 +120,9 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 				"kubectl nearflash invalidate":               {left: "the pod goes on; TestWithAPIServer of pkg/kubectl"},
 			}},
 			{path: "docs/how-to/choose-a-mode.md", steps: map[string]step{"kubectl nearflash top": watch}},
-			{path: "docs/how-to/size-a-cache.md"},
+			{path: "docs/how-to/size-a-cache.md", steps: map[string]step{
+				"kubectl nearflash invalidate": {left: "the pod goes on; TestWithAPIServer of pkg/kubectl"},
+			}},
 			{path: "docs/how-to/read-the-metrics.md"},
 		} {
 			w.s, w.words = s, words
