@@ -162,8 +162,16 @@ func TestWords(t *testing.T) {
 	if got, want := s.began()+" on node a", "a new, empty cache on node a"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
+	s.plan.NotPreloaded = "no dm-clone"
+	if got, want := s.began()+" on node a", "a new, empty cache, not preloaded (no dm-clone), on node a"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 	s.entry.Hydration = &state.Hydration{RegionSectors: 8}
 	if got, want := s.began()+" on node a", "a new, empty cache, filled with what was read most, on node a"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	s.entry.Hydration.Preload = true
+	if got, want := s.began()+" on node a", "a new, empty cache, filled with the whole volume as far as it has room, on node a"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

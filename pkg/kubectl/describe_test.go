@@ -235,6 +235,7 @@ func TestDescribeWarmth(t *testing.T) {
 	from := func(f v1alpha1.WarmStartFrom) func(*v1alpha1.CachedVolume) {
 		return func(v *v1alpha1.CachedVolume) { v.Spec.WarmStart.From = f }
 	}
+	preload := func(v *v1alpha1.CachedVolume) { v.Spec.WarmStart.Preload = v1alpha1.WarmStartPreloadAll }
 	inPart := func(v *v1alpha1.CachedVolume) { v.Status.RetainedCaches[0].Content = v1alpha1.RetainedCachePartial }
 	earlier := func(v *v1alpha1.CachedVolume) { v.Status.RetainedCaches[0].Generation = 2 }
 	source := func(v *v1alpha1.CachedVolume) {
@@ -252,6 +253,9 @@ func TestDescribeWarmth(t *testing.T) {
 		"in part, elsewhere":        {[]func(*v1alpha1.CachedVolume){released("node-a"), kept, inPart}, []client.Object{node("node-a", true), hotSet("pvc-1")}, "finds a cache that is warm in part; on any other node it begins with the blocks that were hottest, read"},
 		"origin":                    {[]func(*v1alpha1.CachedVolume){released("node-a"), kept, from(v1alpha1.WarmStartOrigin)}, []client.Object{node("node-a", true), hotSet("pvc-1")}, "on any other node it begins with the blocks that were hottest, read"},
 		"off":                       {[]func(*v1alpha1.CachedVolume){released("node-a"), kept, from(v1alpha1.WarmStartOff)}, []client.Object{node("node-a", true), hotSet("pvc-1")}, "on any other node it starts cold."},
+		"preloaded":                 {[]func(*v1alpha1.CachedVolume){released("node-a"), kept, preload}, []client.Object{hotSet("pvc-1")}, "on any other node it is filled from the storage server, as far as it has room"},
+		"preloaded, as asked for":   {[]func(*v1alpha1.CachedVolume){released("node-a"), preload}, nil, "Warm start:        peer, preload all\n"},
+		"preloaded, with a peer":    {[]func(*v1alpha1.CachedVolume){released("node-a"), kept, preload}, []client.Object{node("node-a", true)}, "on any other node it begins with that cache too, read"},
 		"a source":                  {[]func(*v1alpha1.CachedVolume){on("node-b"), kept, earlier, source}, nil, "Warm source:       node-a, generation 2\nKept on:           node-a: 1Gi, kept for node-b, generation 2"},
 		"asked for":                 {[]func(*v1alpha1.CachedVolume){on("node-b"), kept, earlier}, []client.Object{move("pvc-1", "node-a", 3)}, "asked for by node-b, generation 2, left 60m ago\nMove:              node-a to node-b by clone: waiting\n"},
 		"refused":                   {[]func(*v1alpha1.CachedVolume){on("node-b"), kept, earlier}, []client.Object{move("pvc-1", "node-a", 3, refused)}, "stale, will be wiped, generation 2, left 60m ago\nMove:              node-a to node-b by clone: refused, not found: no clean"},

@@ -100,6 +100,7 @@ func TestEventMessage(t *testing.T) {
 		"Warm start on node b from node a by clone is completed, 1 of 2 copied: done":       {SourceNode: "a", Method: v1alpha1.MigrationClone},
 		"Warm start on node b from node a by stream is completed, 1 of 2 copied: done":      {SourceNode: "a", Method: v1alpha1.MigrationStream},
 		"Warm start on node b from the origin by hot set is completed, 1 of 2 copied: done": {Method: v1alpha1.MigrationHotSet},
+		"Warm start on node b from the origin by preload is completed, 1 of 2 copied: done": {Method: v1alpha1.MigrationPreload},
 		"Prewarming of node b from node a by stream is completed, 1 of 2 copied: done":      {SourceNode: "a", Method: v1alpha1.MigrationStream, Purpose: v1alpha1.MigrationPrewarm},
 	} {
 		spec.DestinationNode = "b"
