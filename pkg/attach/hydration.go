@@ -265,7 +265,7 @@ func (a *Attacher) seedGeometry(ctx context.Context, s *staging, g *geometry, un
 	if s.seed.hot == nil && !s.seed.whole {
 		return nil, false
 	}
-	m, err := a.seedFromOrigin(ctx, s, g, unit)
+	m, err := a.seedFromOrigin(ctx, s, *g)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Cache begins cold", "volume", e.ID)
 		a.dropHydration(ctx, e, volume.MoveFailed, err.Error())
@@ -275,7 +275,7 @@ func (a *Attacher) seedGeometry(ctx context.Context, s *staging, g *geometry, un
 }
 
 // seedFromOrigin makes the map of a cache that is filled from the origin.
-func (a *Attacher) seedFromOrigin(ctx context.Context, s *staging, g *geometry, unit int64) (*cachemap.Map, error) {
+func (a *Attacher) seedFromOrigin(ctx context.Context, s *staging, g geometry) (*cachemap.Map, error) {
 	e := s.entry
 	var hot cachemap.HotSet
 	if s.seed.hot != nil {
@@ -292,13 +292,15 @@ func (a *Attacher) seedFromOrigin(ctx context.Context, s *staging, g *geometry, 
 	req := a.originRequest(s.rec, e.Fence, h)
 	h.Bandwidth, e.Hydration = req.Bandwidth, h
 	if s.plan.Warm.Method == volume.MethodStream {
-		blocks, _ := m.Hottest()
-		e.Hydration.RegionSectors, e.Hydration.Stream, e.Mode = 0, &state.Stream{}, volume.ModeWritethrough
-		ordered, err := a.streamGeometry(s, g, unit, blocks, m.ChunkSectors)
+		h.RegionSectors, h.Stream, e.Mode = 0, &state.Stream{}, volume.ModeWritethrough
+		ordered, err := streamedFromOrigin(m, s.seed.whole, s.origin.Sectors)
+		if err == nil {
+			err = a.streamOver(e, &ordered)
+		}
 		if err != nil {
 			return nil, err
 		}
-		m = *ordered
+		m = ordered
 	} else if err := a.writeMap(e.ID, m); err != nil {
 		return nil, err
 	}

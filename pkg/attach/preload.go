@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -23,6 +24,23 @@ func (a *Attacher) originRequest(rec volume.Volume, f volume.Fence, h *state.Hyd
 		r.Method = volume.MethodPreload
 	}
 	return r
+}
+
+// streamedFromOrigin is the map of a stream that fills a cache from the origin with the blocks of m,
+// which has the hottest first. What a preload has added to them keeps the lowest hint: where it lies in
+// the order says nothing of its heat.
+func streamedFromOrigin(m cachemap.Map, preload bool, originSectors uint64) (cachemap.Map, error) {
+	blocks, _ := m.Hottest()
+	ordered, err := cachemap.Streamed(blocks, m.ChunkSectors, m.CacheBlocks, originSectors)
+	if err != nil || !preload {
+		return ordered, err
+	}
+	for i := range ordered.Entries {
+		if m.Entries[i].Level == 0 {
+			ordered.Entries[i].Level = 0
+		}
+	}
+	return ordered, nil
 }
 
 // restoreClone writes the map of a hydration by clone to the cache's metadata. The map of a whole
