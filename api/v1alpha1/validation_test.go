@@ -89,6 +89,9 @@ func testCreate(t *testing.T, c client.Client) {
 	size := func(s string) func(*v1alpha1.CachedVolumeSpec) {
 		return func(spec *v1alpha1.CachedVolumeSpec) { spec.CacheSize = s }
 	}
+	warm := func(w v1alpha1.WarmStart) func(*v1alpha1.CachedVolumeSpec) {
+		return func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart = w }
+	}
 	chunk := func(n int64) func(*v1alpha1.CachedVolumeSpec) {
 		return func(spec *v1alpha1.CachedVolumeSpec) { spec.ChunkSizeBytes = &n }
 	}
@@ -156,15 +159,11 @@ func testCreate(t *testing.T, c client.Client) {
 		"a word":         {change: size("big"), want: badSize("big")},
 		"beyond 63 bits": {change: size("9007199254740992Pi"), want: badSize("9007199254740992Pi")},
 
-		"chunk":       {change: chunk(32 << 10)},
-		"odd chunk":   {change: chunk(48 << 10), want: `spec.chunkSizeBytes: Invalid value: 49152: spec.chunkSizeBytes in body should be a multiple of 32768`},
-		"large chunk": {change: chunk(2 << 30), want: `spec.chunkSizeBytes: Invalid value: 2147483648: spec.chunkSizeBytes in body should be less than or equal to 1073741824`},
-		"warm start": {change: func(s *v1alpha1.CachedVolumeSpec) {
-			s.WarmStart = v1alpha1.WarmStart{From: v1alpha1.WarmStartOrigin, Method: v1alpha1.WarmStartStream, BandwidthBytesPerSecond: ptr.To[int64](1 << 20), DeadlineSeconds: ptr.To[int32](86400)}
-		}},
-		"warm start of the node": {change: func(s *v1alpha1.CachedVolumeSpec) {
-			s.WarmStart = v1alpha1.WarmStart{BandwidthBytesPerSecond: ptr.To[int64](0), DeadlineSeconds: ptr.To[int32](0)}
-		}},
+		"chunk":                  {change: chunk(32 << 10)},
+		"odd chunk":              {change: chunk(48 << 10), want: `spec.chunkSizeBytes: Invalid value: 49152: spec.chunkSizeBytes in body should be a multiple of 32768`},
+		"large chunk":            {change: chunk(2 << 30), want: `spec.chunkSizeBytes: Invalid value: 2147483648: spec.chunkSizeBytes in body should be less than or equal to 1073741824`},
+		"warm start":             {change: warm(v1alpha1.WarmStart{From: v1alpha1.WarmStartOrigin, Method: v1alpha1.WarmStartStream, BandwidthBytesPerSecond: ptr.To[int64](1 << 20), DeadlineSeconds: ptr.To[int32](86400)})},
+		"warm start of the node": {change: warm(v1alpha1.WarmStart{BandwidthBytesPerSecond: ptr.To[int64](0), DeadlineSeconds: ptr.To[int32](0)})},
 		"warm start from elsewhere": {
 			change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.From = "cloud" },
 			want:   `[spec.warmStart.from: Unsupported value: "cloud": supported values: "peer", "origin", "off"` + unchecked,
@@ -173,20 +172,13 @@ func testCreate(t *testing.T, c client.Client) {
 			change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.Method = "copy" },
 			want:   `[spec.warmStart.method: Unsupported value: "copy": supported values: "auto", "clone", "stream"` + unchecked,
 		},
-		"automatic method": {change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.Method = v1alpha1.WarmStartAuto }},
-		"preload":          {change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.Preload = v1alpha1.WarmStartPreloadAll }},
-		"no preload of nothing": {change: func(s *v1alpha1.CachedVolumeSpec) {
-			s.WarmStart = v1alpha1.WarmStart{From: v1alpha1.WarmStartOff, Preload: v1alpha1.WarmStartPreloadNone}
-		}},
-		"another preload": {
-			change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.Preload = "some" },
-			want:   `[spec.warmStart.preload: Unsupported value: "some": supported values: "none", "all"` + unchecked,
-		},
+		"automatic method":      {change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.Method = v1alpha1.WarmStartAuto }},
+		"preload":               {change: warm(v1alpha1.WarmStart{Preload: v1alpha1.WarmStartPreloadAll})},
+		"no preload of nothing": {change: warm(v1alpha1.WarmStart{From: v1alpha1.WarmStartOff, Preload: v1alpha1.WarmStartPreloadNone})},
+		"another preload":       {change: warm(v1alpha1.WarmStart{Preload: "some"}), want: `[spec.warmStart.preload: Unsupported value: "some": supported values: "none", "all"` + unchecked},
 		"preload of nothing": {
-			change: func(s *v1alpha1.CachedVolumeSpec) {
-				s.WarmStart = v1alpha1.WarmStart{From: v1alpha1.WarmStartOff, Preload: v1alpha1.WarmStartPreloadAll}
-			},
-			want: `spec.warmStart: Invalid value: preload all needs from peer or origin: off fills nothing`,
+			change: warm(v1alpha1.WarmStart{From: v1alpha1.WarmStartOff, Preload: v1alpha1.WarmStartPreloadAll}),
+			want:   `spec.warmStart: Invalid value: preload all needs from peer or origin: off fills nothing`,
 		},
 		"slow warm start": {
 			change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.BandwidthBytesPerSecond = ptr.To[int64](1<<20 - 1) },
