@@ -86,7 +86,7 @@ func (v *movers) copyRate(limit int64) float64 {
 	v.m.t.Helper()
 	began := time.Now()
 	before, _ := v.cloned()
-	time.Sleep(4 * time.Second)
+	time.Sleep(5 * time.Second)
 	after, _ := v.cloned()
 	n, took := after-before, time.Since(began).Seconds()
 	v.m.t.Logf("limit %d KiB/s: %.0f KiB/s", limit>>10, float64(n)/took/1024)
@@ -104,7 +104,8 @@ func TestKernelPreload(t *testing.T) {
 	check(t, v.device(), data[:4*mib], 0)
 	v.b.Warm.NodeBandwidth = mib
 	stop := v.b.runHydrations(t.Context())
-	v.awaitCopy() // which does not begin at once, for the pod's start
+	v.awaitCopy()               // which does not begin at once, for the pod's start
+	time.Sleep(6 * time.Second) // what it copied before anybody knew how fast it is, it rests for
 	slow := v.copyRate(mib)
 	v.b.Warm.NodeBandwidth = 0
 	fast := v.copyRate(preloadRate)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,8 +27,8 @@ const (
 )
 
 // TestKernelScan: what a scan that passes over a hot set costs, buffered as a filesystem's read-ahead
-// makes it, and direct. The hot set stays in the cache, and hardly anything of the scan comes in. What
-// is read again and again does. docs/benchmarks.md has the figures.
+// makes it, and direct. The hot set stays in the cache, and hardly anything of the first pass comes in; a
+// second one fills what is free. docs/benchmarks.md has the figures.
 func TestKernelScan(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onOneSSD())
@@ -69,11 +70,13 @@ func (s *scanning) run() {
 	t.Helper()
 	s.heat(scanHot)
 	before := s.hitRate(2000, scanHot)
+	promoted := uint64(0)
 	for pass := range 2 {
 		c := s.pass()
 		after, lost := s.hitRate(2000, scanHot), s.lost()
 		t.Logf("%s, pass %d: hit rate of the hot set %.3f before, %.3f during (%.3f at worst), %.3f after; of %d chunks of the scan %d promoted, %d hits of %d reads; %d demoted, %d of %d hot chunks are not cached",
 			s.name, pass+1, before, c.rate, c.worst, after, scanLength/s.chunk, c.promoted, c.hits, c.hits+c.misses, c.demoted, lost, scanHot/s.chunk)
+		promoted += c.promoted
 		if pass > 0 {
 			break // what is read a second time may be promoted
 		}
@@ -81,7 +84,17 @@ func (s *scanning) run() {
 			t.Errorf("%s: a scan has taken the hot set's place", s.name)
 		}
 	}
-	before0, _ := s.cache()
+	if promoted == 0 {
+		t.Errorf("%s: nothing of a second pass is promoted either: this test proves nothing", s.name)
+	}
+	s.again()
+}
+
+// again reads a part of the scan again and again, into a cache that the second pass has filled.
+func (s *scanning) again() {
+	t, began := s.t, time.Now()
+	t.Helper()
+	before, _ := s.cache()
 	first, last := 0.0, 0.0
 	for i := range scanAgainTimes {
 		was, _ := s.cache()
@@ -91,11 +104,9 @@ func (s *scanning) run() {
 			first = last
 		}
 	}
-	after0, _ := s.cache()
-	t.Logf("%s: %d MiB of it read %d times: hit rate %.3f first, %.3f last, %d promoted", s.name, scanAgain>>20, scanAgainTimes, first, last, after0.Promotions-before0.Promotions)
-	if s.direct && after0.Promotions == before0.Promotions {
-		t.Errorf("%s: what is read again and again is not promoted either: this test proves nothing", s.name)
-	}
+	after, _ := s.cache()
+	t.Logf("%s: %d MiB of it read %d times in %s: hit rate %.3f first, %.3f last, %d promoted, %d demoted; %d of %d chunks are used",
+		s.name, scanAgain>>20, scanAgainTimes, time.Since(began).Round(time.Second), first, last, after.Promotions-before.Promotions, after.Demotions-before.Demotions, after.CacheUsed, after.CacheTotal)
 }
 
 // passing is what a scan has done.
