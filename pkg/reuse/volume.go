@@ -2,6 +2,7 @@ package reuse
 
 import (
 	"math"
+	"math/bits"
 	"time"
 )
 
@@ -90,7 +91,10 @@ func (v *Volume) Look(now time.Time, c Counts) {
 		return
 	}
 	v.age(now)
+	// In turns, but not by a rhythm, which what is read in turns itself might have too, such as a scan
+	// that is repeated (the sequence of Thue and Morse).
 	v.looks++
+	half := bits.OnesCount64(v.looks) & 1
 	chunks := float64(max(v.AreaSectors/max(v.ChunkSectors, 1), 1))
 	var reads, before float64
 	for i, n := range c.Reads {
@@ -107,7 +111,7 @@ func (v *Volume) Look(now time.Time, c Counts) {
 		}
 		v.seen[i] += float32(n)
 		for w := range v.areas {
-			v.areas[w][i][half(i, v.looks)] += float32(again)
+			v.areas[w][i][half] += float32(again)
 		}
 	}
 	for w := range v.loads {
@@ -118,14 +122,6 @@ func (v *Volume) Look(now time.Time, c Counts) {
 		l.writes += float64(c.Writes)
 		l.writeSectors += float64(c.WriteSectors)
 	}
-}
-
-// half says by lot to which half a look at an area belongs. Turns would not do: what is read in turns
-// itself, as by a scan that is repeated, would always be in the same one.
-func half(area int, look uint64) int {
-	h := (uint64(area)<<32 ^ look) * 0x9e3779b97f4a7c15
-	h = (h ^ h>>32) * 0xd6e8feb86659fd93
-	return int(h >> 63)
 }
 
 // begin makes room for the areas of c, and reports whether anything is known of them. A volume that
