@@ -326,6 +326,10 @@ type CacheStatus struct {
 	// +optional
 	Performance Performance `json:"performance,omitempty,omitzero"`
 
+	// reuse is what caches of other sizes would answer.
+	// +optional
+	Reuse Reuse `json:"reuse,omitempty,omitzero"`
+
 	// observedTime is when the node read this from the kernel.
 	// +optional
 	ObservedTime metav1.Time `json:"observedTime,omitempty,omitzero"`

@@ -347,6 +347,7 @@ func (a *Attacher) Run(ctx context.Context, every time.Duration) {
 			klog.FromContext(ctx).Error(err, "Counts of some volumes are behind")
 		}
 		a.hotSets.Pass(ctx)
+		a.heats.Pass(ctx)
 		select {
 		case <-ctx.Done():
 			return

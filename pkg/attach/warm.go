@@ -8,6 +8,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/lease"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/reuse"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -72,3 +73,7 @@ func (h warmHost) LeavePeer(ctx context.Context, e *state.Entry) { h.leavePeer(c
 func (h warmHost) Drop(ctx context.Context, e *state.Entry, o volume.MoveOutcome, message string) {
 	h.dropHydration(ctx, e, o, message)
 }
+
+// Reuse returns what is known of how an attached volume reads again what it has read; found is false
+// before the first look.
+func (a *Attacher) Reuse(id volume.ID) (s reuse.Summary, found bool) { return a.heats.Reuse(id) }

@@ -121,8 +121,8 @@ func eachArea(ctx context.Context, c messenger, name string, r trackedRegion, ta
 
 // areaCounts are those of one area that somebody here asks for.
 type areaCounts struct {
-	reads   uint64
-	written bool
+	reads, readSectors, writes, writeSectors uint64
+	written                                  bool
 }
 
 // parseCounts reads the line of one area, which is that of parseStats without a
@@ -135,8 +135,13 @@ func parseCounts(line string, start uint64) (c areaCounts, err error) {
 	if at, _, ok := strings.Cut(f[0], "+"); !ok || at != strconv.FormatUint(start, 10) {
 		return c, fmt.Errorf("%w: counts of area %q, want that at %d", ErrParse, f[0], start)
 	}
-	if c.reads, err = parseUint(f[1]); err != nil {
-		return c, fmt.Errorf("%w: count 1: %w", ErrParse, err)
+	for _, field := range [...]struct {
+		at  int
+		dst *uint64
+	}{{1, &c.reads}, {3, &c.readSectors}, {5, &c.writes}, {7, &c.writeSectors}} {
+		if *field.dst, err = parseUint(f[field.at]); err != nil {
+			return c, fmt.Errorf("%w: count %d: %w", ErrParse, field.at, err)
+		}
 	}
 	for _, i := range []int{5, 6, 7, 9} { // writes, merged ones, their sectors, in flight
 		n, err := parseUint(f[i])

@@ -31,6 +31,8 @@ type Reads struct {
 	AreaSectors uint64
 	// Counts are the read operations of each; one over two areas counts in both.
 	Counts []uint64
+	// ReadSectors, Writes and WriteSectors are of all areas; a write over two counts twice.
+	ReadSectors, Writes, WriteSectors uint64
 }
 
 // HeatAreaSectors is the length of the areas in which reads are counted: chunks of
@@ -154,7 +156,12 @@ func readAreas(ctx context.Context, c messenger, name string) (Reads, error) {
 		return Reads{}, fmt.Errorf("%w: %d areas, at most %d are made", ErrParse, areas, maxHeatAreas)
 	}
 	r := Reads{AreaSectors: region.step, Counts: make([]uint64, 0, region.areas())}
-	err = eachArea(ctx, c, name, region, func(counts areaCounts) { r.Counts = append(r.Counts, counts.reads) })
+	err = eachArea(ctx, c, name, region, func(counts areaCounts) {
+		r.Counts = append(r.Counts, counts.reads)
+		r.ReadSectors += counts.readSectors
+		r.Writes += counts.writes
+		r.WriteSectors += counts.writeSectors
+	})
 	if err != nil {
 		return Reads{}, err
 	}

@@ -11,7 +11,7 @@ import (
 
 func TestReadAreas(t *testing.T) {
 	k := areas{list: "0: 0+9 9 nearflash - precise_timestamps\n2: 0+1216 64 nearflash-heat -\n"}
-	want := Reads{AreaSectors: 64}
+	want := Reads{AreaSectors: 64, ReadSectors: 4104, Writes: 19, WriteSectors: 152}
 	for i := range 19 {
 		k.lines = append(k.lines, area(64*i, 3*i, 1, 0))
 		want.Counts = append(want.Counts, uint64(3*i))

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,6 +11,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/observe"
+	"github.com/nearflash/nearflash/pkg/reuse"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -176,6 +178,9 @@ func (c *Collector) collectVolume(ch chan<- prometheus.Metric, s observe.Sample)
 	if s.Cache != nil && s.Cache.Health != observe.Failed {
 		e.cache(*s.Cache, c.Now())
 	}
+	if s.Reuse != nil {
+		e.reuse(*s.Reuse)
+	}
 	for _, d := range observe.Devices() {
 		if io, measured := s.IO[d]; measured {
 			e.device(string(d), io)
@@ -200,6 +205,18 @@ func describe(s observe.Sample) (mode, health string) {
 func (e emitter) ratio(r observe.Ratio, operation, window string) {
 	if r.Known {
 		e.put(nameHitRatio, r.Value, operation, window)
+	}
+}
+
+// reuse sends at most three times six metrics.
+func (e emitter) reuse(s reuse.Summary) {
+	for _, w := range s.Windows {
+		if w.Reads == 0 {
+			continue
+		}
+		for i, f := range reuse.Fractions {
+			e.put(namePredicted, w.Hits[i], strconv.FormatFloat(float64(f)/100, 'f', -1, 64), w.Window.String())
+		}
 	}
 }
 

@@ -52,6 +52,7 @@ const (
 	nameMetaSize          = "nearflash_volume_cache_metadata_size_bytes"
 	nameMetaUsed          = "nearflash_volume_cache_metadata_used_bytes"
 	nameHitRatio          = "nearflash_volume_cache_hit_ratio"
+	namePredicted         = "nearflash_volume_predicted_hit_ratio"
 	nameHydrationSize     = "nearflash_volume_hydration_size_bytes"
 	nameHydrationHydrated = "nearflash_volume_hydration_done_bytes"
 	nameHydrationInfo     = "nearflash_volume_hydration_info"
@@ -128,6 +129,7 @@ func volumeTable() []Metric {
 		m(nameMetaSize, Gauge, "Size of the cache's metadata."),
 		m(nameMetaUsed, Gauge, "Part of the cache's metadata that is in use."),
 		m(nameHitRatio, Gauge, "Part of the accesses that hit, from 0 to 1, in the last five minutes (window=5m) and of all that were counted (window=total). Absent if there was no access.", "operation", "window"),
+		m(namePredicted, Gauge, "Part of the reads, from 0 to 1, that a cache of such a part of the volume would answer (fraction, from 0.01 to 1), by what was read of late (window=hour, day or week). Absent until enough was seen. Attached volumes without a cache have it too.", "fraction", "window"),
 	}
 }
 

@@ -28,6 +28,8 @@ const (
 	// materialLatency is the factor by which a percentile changes: two buckets of
 	// the histogram or more.
 	materialLatency = 2
+	// reuseEvery is the least time between two writes because the reuse has changed.
+	reuseEvery = 10 * time.Minute
 )
 
 // Records is where a Reporter writes.
@@ -184,10 +186,34 @@ func material(a, b v1alpha1.CacheStatus) bool {
 	case points(a.HitRate.ReadPercent, b.HitRate.ReadPercent), points(a.HitRate.WritePercent, b.HitRate.WritePercent),
 		points(a.HitRate.ReadTotalPercent, b.HitRate.ReadTotalPercent), points(a.HitRate.WriteTotalPercent, b.HitRate.WriteTotalPercent):
 		return true
+	case newReuse(a.Reuse, b.Reuse):
+		return true
 	case firstRates(a, b), rate(pa.ReadIOPS, pb.ReadIOPS), rate(pa.WriteIOPS, pb.WriteIOPS):
 		return true
 	}
 	return slower(pa.Volume, pb.Volume) || slower(pa.Hit, pb.Hit) || slower(pa.Miss, pb.Miss)
+}
+
+// newReuse reports whether what is known of the reuse is material, and that is not of minutes ago.
+func newReuse(a, b v1alpha1.Reuse) bool {
+	if b.ObservedTime.Sub(a.ObservedTime.Time) < reuseEvery {
+		return false
+	}
+	if len(a.Windows) != len(b.Windows) {
+		return true
+	}
+	for i, x := range a.Windows {
+		y := b.Windows[i]
+		if x.Window != y.Window || points(x.WritePercent, y.WritePercent) || points(x.AgainPercent, y.AgainPercent) || len(x.HitPercents) != len(y.HitPercents) {
+			return true
+		}
+		for j := range x.HitPercents {
+			if points(&x.HitPercents[j], &y.HitPercents[j]) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func abs[T int32 | int64](n T) T { return max(n, -n) }

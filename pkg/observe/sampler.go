@@ -16,6 +16,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/passes"
+	"github.com/nearflash/nearflash/pkg/reuse"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -47,6 +48,8 @@ type Config struct {
 	// Volumes lists what the journal knows. With an error, it returns what it
 	// could read, and no volume is forgotten.
 	Volumes func() ([]Volume, error)
+	// Reuse returns what is known of a volume's reuse; nil if nobody looks.
+	Reuse func(volume.ID) (s reuse.Summary, found bool)
 	// Dir is a directory of its own on a disk that outlives the machine's
 	// reboots.
 	Dir string
@@ -285,6 +288,11 @@ func (s *Sampler) pass(ctx context.Context, fresh time.Duration) {
 		}
 		if statusErr != nil || st.Silent {
 			sample.Cache = s.lastCache(v.ID)
+		}
+		if s.cfg.Reuse != nil && v.Attached {
+			if known, found := s.cfg.Reuse(v.ID); found {
+				sample.Reuse = &known
+			}
 		}
 		snap.Volumes = append(snap.Volumes, sample)
 	}

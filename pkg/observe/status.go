@@ -8,6 +8,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/reuse"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -34,9 +35,40 @@ func Status(s Sample, at time.Time) v1alpha1.CacheStatus {
 	if s.RatesKnown {
 		out.Performance.ReadIOPS, out.Performance.WriteIOPS = rounded(s.ReadIOPS), rounded(s.WriteIOPS)
 	}
+	out.Reuse = reuseOf(s.Reuse)
 	out.Performance.Volume = micros(s.Latency[DeviceVolume])
 	out.Performance.Hit = micros(s.Latency[DeviceSSD])
 	out.Performance.Miss = micros(s.Latency[DeviceOrigin])
+	return out
+}
+
+// reuseOf is what is known of the volume's reuse.
+func reuseOf(s *reuse.Summary) v1alpha1.Reuse {
+	if s == nil {
+		return v1alpha1.Reuse{}
+	}
+	part := func(f float64) *int32 { return ptr.To(int32(math.Round(100 * f))) }
+	out := v1alpha1.Reuse{
+		SinceTime: metav1.NewTime(s.Since), ObservedTime: metav1.NewTime(s.At), ChunkBytes: ptr.To(s.ChunkBytes), AreaBytes: ptr.To(s.AreaBytes),
+	}
+	for _, w := range s.Windows {
+		one := v1alpha1.ReuseWindow{
+			Window: v1alpha1.ReuseWindowName(w.Window.String()), Operations: rounded(w.Reads + w.Writes), WritePercent: part(w.WritePart()),
+		}
+		if w.Writes > 0 {
+			one.WriteBytes = rounded(w.WriteBytes)
+		}
+		if w.Reads > 0 {
+			one.ReadBytes, one.AgainPercent = rounded(w.ReadBytes), part(w.Again)
+			for _, h := range w.Hits {
+				one.HitPercents = append(one.HitPercents, *part(h))
+			}
+		}
+		if w.KneeBytes > 0 {
+			one.KneeBytes, one.KneeHitPercent = ptr.To(w.KneeBytes), part(w.KneeHits)
+		}
+		out.Windows = append(out.Windows, one)
+	}
 	return out
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/reuse"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -135,6 +136,9 @@ type Sample struct {
 	// RatesKnown whether it was seen twice in it, a second apart.
 	ReadIOPS, WriteIOPS float64
 	RatesKnown          bool
+	// Reuse is what is known of how the volume reads again what it has read; nil if it is not looked
+	// at.
+	Reuse *reuse.Summary
 }
 
 // Healthy reports whether nothing is wrong with the volume's cache: a volume

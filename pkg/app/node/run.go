@@ -40,7 +40,9 @@ import (
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/registration"
+	"github.com/nearflash/nearflash/pkg/reuse"
 	"github.com/nearflash/nearflash/pkg/rpc"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 const (
@@ -227,6 +229,8 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config, h host) (*p
 	}, h.lvm, api, retainedCacheBytes(entries))
 	if p.sampler, err = observe.Open(observe.Config{
 		Kernel: h.counters, Volumes: observed(ctx, filepath.Join(cfg.StateDir, "volumes"), entries, owned), Dir: filepath.Join(cfg.StateDir, "counters"), Now: time.Now,
+		// The attacher is made below, before anybody measures.
+		Reuse: func(id volume.ID) (reuse.Summary, bool) { return p.attacher.Reuse(id) },
 	}); err != nil {
 		return nil, err
 	}

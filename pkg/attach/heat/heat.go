@@ -47,17 +47,23 @@ type Keeper struct {
 	Dir string
 	Now func() time.Time
 
+	// Host has the volumes, for Pass.
+	Host Host
+	// Every is the time between two looks of Pass at a volume; 0 is lookEvery.
+	Every time.Duration
+
 	// failed has the volumes (volume.ID) of which was said that they are not counted.
 	failed sync.Map
+	looks
 }
 
-// Begin has the reads of a cached volume counted, whose top device is there. What is counted
-// already goes on, unless the device has grown: then what was counted since Add is lost.
+// Begin has the reads of a volume counted, whose top device is there, with a cache or without. What is
+// counted already goes on, unless the device has grown: then what was counted since Add is lost.
 func (k *Keeper) Begin(ctx context.Context, e *state.Entry) {
-	if k.Dir == "" || !e.Cached() || e.ActivationID == "" || e.ChunkSectors == 0 {
+	if k.Dir == "" || e.ActivationID == "" || e.Cached() && e.ChunkSectors == 0 {
 		return
 	}
-	k.failure(ctx, e.ID, k.Devices.TrackReads(ctx, layout.Device(e.ID, layout.Top), e.ChunkSectors))
+	k.failure(ctx, e.ID, k.Devices.TrackReads(ctx, layout.Device(e.ID, layout.Top), chunkSectors(e)))
 }
 
 // Add adds what was counted since to the sums. A volume that is not counted keeps those that
@@ -82,12 +88,17 @@ func (k *Keeper) add(ctx context.Context, e *state.Entry) error {
 	if err != nil {
 		return err
 	}
+	k.look(ctx, e, r)
 	sums := k.Of(ctx, e).Add(e.ActivationID, k.Now(), r.AreaSectors, r.Counts)
 	if err := durable.WriteFile(k.file(e.ID), sums.Encode()); err != nil {
 		return err
 	}
 	faultHeatWritten.Hit()
-	return k.Devices.ClearReads(ctx, name)
+	if err := k.Devices.ClearReads(ctx, name); err != nil {
+		return err
+	}
+	k.cleared(e.ID)
+	return nil
 }
 
 // Of returns the sums of the stage that the entry is about, as of the last Add; none if there
@@ -115,8 +126,11 @@ func (k *Keeper) Drop(ctx context.Context, id volume.ID) {
 		return
 	}
 	k.failed.Delete(id)
-	if err := durable.Remove(k.file(id)); err != nil {
-		klog.FromContext(ctx).Error(err, "Heat of the volume is left behind", "volume", id)
+	k.forget(id)
+	for _, file := range []string{k.file(id), k.reuseFile(id)} {
+		if err := durable.Remove(file); err != nil {
+			klog.FromContext(ctx).Error(err, "Heat of the volume is left behind", "volume", id)
+		}
 	}
 }
 
@@ -134,12 +148,8 @@ func (k *Keeper) failure(ctx context.Context, id volume.ID, err error) {
 
 // read reads no more than a file of sums can have.
 func read(path string) (cachemap.Heat, error) {
-	f, err := os.Open(path)
+	b, err := readBounded(path, cachemap.MaxHeatBytes)
 	if err != nil {
-		return cachemap.Heat{}, err
-	}
-	b, err := io.ReadAll(io.LimitReader(f, cachemap.MaxHeatBytes+1))
-	if err = errors.Join(err, f.Close()); err != nil {
 		return cachemap.Heat{}, err
 	}
 	h, err := cachemap.DecodeHeat(b)
@@ -147,4 +157,14 @@ func read(path string) (cachemap.Heat, error) {
 		return cachemap.Heat{}, fmt.Errorf("%s: %w", filepath.Base(path), err)
 	}
 	return h, nil
+}
+
+// readBounded reads a file, and no more of it than one byte too many.
+func readBounded(path string, most int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	return b, errors.Join(err, f.Close())
 }

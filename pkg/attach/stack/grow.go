@@ -22,11 +22,16 @@ func (s *Stack) GrowTop(ctx context.Context, e *state.Entry, o Origin) error {
 		t[0].Length = o.Sectors
 		return t
 	})
-	if err == nil && e.Cached() {
+	switch {
+	case err != nil:
+		return err
+	case e.Cached():
 		s.RefuseDiscards(ctx, e)
 		s.BeginCounting(ctx, e) // saved by the caller
+	case s.Heat != nil:
+		s.Heat.Begin(ctx, e)
 	}
-	return err
+	return nil
 }
 
 // GrowDevice reloads a device that is shorter than sectors. A device is never

@@ -302,7 +302,8 @@ func (c *client) ReadAreas(ctx context.Context, name string) (r devmapper.Reads,
 		if d.reads == nil {
 			return fmt.Errorf("%w: nothing is counted", devmapper.ErrNotExist)
 		}
-		r = devmapper.Reads{AreaSectors: d.reads.AreaSectors, Counts: slices.Clone(d.reads.Counts)}
+		r = *d.reads
+		r.Counts = slices.Clone(d.reads.Counts)
 		return nil
 	})
 	return r, err
@@ -316,6 +317,7 @@ func (c *client) ClearReads(ctx context.Context, name string) error {
 				return fmt.Errorf("%w: nothing is counted", devmapper.ErrNotExist)
 			}
 			clear(d.reads.Counts)
+			d.reads.ReadSectors, d.reads.Writes, d.reads.WriteSectors = 0, 0, 0
 			return nil
 		})
 	})

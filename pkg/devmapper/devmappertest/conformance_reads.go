@@ -37,6 +37,16 @@ func (c *suite) counted() {
 	read(40, 1)
 	read(50, 3)
 	want("after reads", 1, 3)
+	c.with(info.DevPath(), func(f blockdev.File) {
+		before, err := c.Client.ReadAreas(ctx, top)
+		c.Must("areas before a write", err)
+		_, err = f.WriteAt(page(0), 40*chunk*sector)
+		c.Must("write", err)
+		// udev looks at what was written once it is closed, which is later.
+		if r, err := c.Client.ReadAreas(ctx, top); err != nil || r.Writes != before.Writes+1 || r.WriteSectors != before.WriteSectors+uint64(len(page(0)))/sector || before.ReadSectors < 4*uint64(len(page(0)))/sector {
+			c.Fatalf("%d sectors read, %d written by %d more, %v", before.ReadSectors, r.WriteSectors-before.WriteSectors, r.Writes-before.Writes, err)
+		}
+	})
 	c.Must("count again", c.Client.TrackReads(ctx, top, chunk))
 	c.Must("load", c.Client.Load(ctx, top, devmapper.LinearTable(originSize/2, c.Origin)))
 	c.Must("resume", c.Client.Resume(ctx, top))

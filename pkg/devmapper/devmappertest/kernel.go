@@ -160,6 +160,7 @@ func (d *device) read(p []byte, off int64) error {
 		for at := off / area; at*area < off+int64(len(p)) && at < int64(len(r.Counts)); at++ {
 			r.Counts[at]++
 		}
+		r.ReadSectors += uint64(len(p)) / devmapper.SectorSize
 	}
 	return d.each(off, int64(len(p)), func(t target, in, at, n int64) error { return t.read(p[in:in+n], at) })
 }
@@ -173,6 +174,10 @@ func (d *device) write(p []byte, off int64) error {
 		for at := off / area; at*area < off+int64(len(p)); at++ {
 			w.written.Areas[at] = true
 		}
+	}
+	if r := d.reads; r != nil {
+		r.Writes++
+		r.WriteSectors += uint64(len(p)) / devmapper.SectorSize
 	}
 	return d.each(off, int64(len(p)), func(t target, in, at, n int64) error { return t.write(p[in:in+n], at) })
 }
