@@ -20,7 +20,7 @@ const (
 	Command = "figures"
 	// DefaultSocket is in the container's own filesystem: it goes with the container.
 	DefaultSocket = "/run/nearflash/figures.sock"
-	// MaxBytes is more than any answer has: some 700 bytes a volume.
+	// MaxBytes is more than any answer has: some 1,800 bytes a volume.
 	MaxBytes = 16 << 20
 
 	// version of answers. What is added does not change it, what is understood in another way does.

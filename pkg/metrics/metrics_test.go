@@ -20,6 +20,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/metrics"
 	"github.com/nearflash/nearflash/pkg/observe"
+	"github.com/nearflash/nearflash/pkg/reuse"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -46,6 +47,9 @@ func cached() observe.Sample {
 		Counts: observe.Counts{ReadHits: 1, ReadMisses: 2, WriteHits: 3, WriteMisses: 4, Promotions: 5, Demotions: 6},
 		Hits:   observe.HitRatios{Read: known, Write: known, ReadTotal: known, WriteTotal: known},
 		IO:     map[observe.Device]observe.IO{observe.DeviceVolume: io(1), observe.DeviceSSD: io(10), observe.DeviceOrigin: io(100)},
+		Reuse: &reuse.Summary{Windows: []reuse.WindowSummary{
+			{Window: reuse.Hour, Reads: 1000, Hits: [6]float64{0.1, 0.2, 0.25, 0.5, 0.75, 1}}, {Window: reuse.Day, Writes: 1000},
+		}},
 	}
 }
 
@@ -182,6 +186,14 @@ nearflash_volume_cache_dirty_limit_active_seconds_total{level="writethrough",nam
 # HELP nearflash_volume_cache_dirty_limit_activations_total How often that began. Absent without a limit.
 # TYPE nearflash_volume_cache_dirty_limit_activations_total counter
 nearflash_volume_cache_dirty_limit_activations_total{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 2
+# HELP nearflash_volume_predicted_hit_ratio Part of the reads, from 0 to 1, that a cache of such a part of the volume would answer (fraction, from 0.01 to 1), by what was read of late (window=hour, day or week). Absent until enough was seen. Attached volumes without a cache have it too.
+# TYPE nearflash_volume_predicted_hit_ratio gauge
+nearflash_volume_predicted_hit_ratio{fraction="0.01",namespace="shop",node="node-a",pv="pv-1",pvc="data",window="hour"} 0.1
+nearflash_volume_predicted_hit_ratio{fraction="0.05",namespace="shop",node="node-a",pv="pv-1",pvc="data",window="hour"} 0.2
+nearflash_volume_predicted_hit_ratio{fraction="0.1",namespace="shop",node="node-a",pv="pv-1",pvc="data",window="hour"} 0.25
+nearflash_volume_predicted_hit_ratio{fraction="0.25",namespace="shop",node="node-a",pv="pv-1",pvc="data",window="hour"} 0.5
+nearflash_volume_predicted_hit_ratio{fraction="0.5",namespace="shop",node="node-a",pv="pv-1",pvc="data",window="hour"} 0.75
+nearflash_volume_predicted_hit_ratio{fraction="1",namespace="shop",node="node-a",pv="pv-1",pvc="data",window="hour"} 1
 # HELP nearflash_volume_io_bytes_total Data that a device of the volume read and wrote.
 # TYPE nearflash_volume_io_bytes_total counter
 nearflash_volume_io_bytes_total{device="origin",namespace="shop",node="node-a",operation="read",pv="pv-1",pvc="data"} 819200
@@ -225,7 +237,7 @@ nearflash_pass_success{node="node-a"} 0
 	err := testutil.GatherAndCompare(registry(t, snap, pool()), strings.NewReader(want),
 		"nearflash_volume_info", "nearflash_volume_cache_accesses_total", "nearflash_volume_healthy", "nearflash_volume_cache_dirty_age_seconds",
 		"nearflash_volume_cache_dirty_limit_bytes", "nearflash_volume_cache_dirty_limit_age_seconds", "nearflash_volume_cache_dirty_limit_active_seconds_total", "nearflash_volume_cache_dirty_limit_activations_total",
-		"nearflash_volume_io_bytes_total", "nearflash_pool_device_wear_ratio", "nearflash_pass_success",
+		"nearflash_volume_io_bytes_total", "nearflash_volume_predicted_hit_ratio", "nearflash_pool_device_wear_ratio", "nearflash_pass_success",
 		"nearflash_volume_hydration_done_bytes", "nearflash_volume_hydration_info", "nearflash_exported_caches", "nearflash_moves_total", "nearflash_cache_failovers_total")
 	if err != nil {
 		t.Error(err)
