@@ -80,6 +80,13 @@ type ReuseWindow struct {
 	// +kubebuilder:validation:Maximum=9007199254740991
 	WriteBytes *int64 `json:"writeBytes,omitempty"`
 
+	// flushesPerHour is how often an application waited for the storage server to have everything on
+	// its disks (fsync). It does in every mode. Absent if nobody counts them.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	FlushesPerHour *int64 `json:"flushesPerHour,omitempty"`
+
 	// hitPercents are the predicted hit rates of reads, in percent, of caches of 1, 5, 10, 25, 50 and
 	// 100 percent of the volume. They are absent if nothing was read.
 	// +optional

@@ -957,6 +957,11 @@ func (in *ReuseWindow) DeepCopyInto(out *ReuseWindow) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.FlushesPerHour != nil {
+		in, out := &in.FlushesPerHour, &out.FlushesPerHour
+		*out = new(int64)
+		**out = **in
+	}
 	if in.HitPercents != nil {
 		in, out := &in.HitPercents, &out.HitPercents
 		*out = make([]int32, len(*in))

@@ -2,6 +2,7 @@ package advise
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -21,6 +22,9 @@ const (
 	// fewReads is the share of writes in percent from which reads hardly count, and manyWrites that
 	// from which writeback is worth a thought.
 	fewReads, manyWrites = 90, 30
+	// manyFlushes is how many flushes for each write are so many that writeback, in which they wait for
+	// the storage server too, gains little.
+	manyFlushes = 0.5
 	// sameSize is the part by which sizes may differ that are taken for the same.
 	sameSize = 0.15
 	// sizeStep is what sizes are rounded up to.
@@ -208,12 +212,19 @@ func writesAlone(f Facts, w *v1alpha1.ReuseWindow, a *Advice) {
 // mode chooses how writes pass.
 func mode(f Facts, w *v1alpha1.ReuseWindow, a *Advice) {
 	writes := value(w.WritePercent)
-	a.Writeback = writes >= manyWrites && f.Mode != v1alpha1.CacheModeWriteback && a.Verdict != Unknown
+	share := fmt.Sprintf("%d %% of the operations are writes", writes)
+	flushing := false
+	if n := w.FlushesPerHour; n != nil {
+		share += fmt.Sprintf(", %d flushes (fsync) come in an hour", *n)
+		flushing = float64(*n) >= manyFlushes*writesPerHour(f, w)
+	}
+	a.Writeback = writes >= manyWrites && f.Mode != v1alpha1.CacheModeWriteback && a.Verdict != Unknown && !flushing
 	if a.Verdict != Cache {
 		return
 	}
-	share := fmt.Sprintf("%d %% of the operations are writes", writes)
 	switch {
+	case writes >= manyWrites && flushing && f.Mode != v1alpha1.CacheModeWriteback:
+		a.Mode, a.ModeReason = v1alpha1.CacheModeWritethrough, share+": writeback would gain little, as each flush waits for the storage server in every mode"
 	case f.Mode == v1alpha1.CacheModeWriteback && writes < manyWrites:
 		a.Mode, a.ModeReason = v1alpha1.CacheModeWriteback, share+": writethrough would lose nothing with a node, and cost them alone"
 	case f.Mode == v1alpha1.CacheModeWriteback:
@@ -225,6 +236,17 @@ func mode(f Facts, w *v1alpha1.ReuseWindow, a *Advice) {
 	default:
 		a.Mode, a.ModeReason = v1alpha1.CacheModeWritethrough, share
 	}
+}
+
+// writesPerHour is the rate of writes. What fades with the window's length adds up to what came in as
+// much time as is left of all that was looked at, faded in the same way.
+func writesPerHour(f Facts, w *v1alpha1.ReuseWindow) float64 {
+	length := map[v1alpha1.ReuseWindowName]float64{v1alpha1.ReuseHour: 1, v1alpha1.ReuseDay: 24, v1alpha1.ReuseWeek: 7 * 24}[w.Window]
+	looked := f.Reuse.ObservedTime.Sub(f.Reuse.SinceTime.Time).Hours()
+	if length == 0 || looked <= 0 {
+		return 0
+	}
+	return float64(value64(w.Operations)) * float64(value(w.WritePercent)) / 100 / (length * -math.Expm1(-looked/length))
 }
 
 // chunk says whether another size of chunk would be better; none can be changed.

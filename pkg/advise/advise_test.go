@@ -115,6 +115,24 @@ func TestDecideWrites(t *testing.T) {
 	}
 }
 
+// TestDecideFlushes: an application that waits for each write gains little by writeback.
+func TestDecideFlushes(t *testing.T) {
+	w := knee(curve(40, 98, 40, 60, 70, 82, 90, 98), 6*gib, 62)
+	// 40,000 writes of a day that fades, of which two were looked at: 1930 an hour.
+	for flushes, want := range map[int64]string{
+		900:  "40 % of the operations are writes, 900 flushes (fsync) come in an hour: writeback would answer them",
+		1000: "40 % of the operations are writes, 1000 flushes (fsync) come in an hour: writeback would gain little",
+	} {
+		w.FlushesPerHour = &flushes
+		if a := Decide(seen(w)); !strings.HasPrefix(a.ModeReason, want) || a.Writeback != (flushes == 900) {
+			t.Errorf("%d flushes: %+v", flushes, a)
+		}
+	}
+	if a := Decide(with(seen(w), func(f *Facts) { f.Consent, f.Mode = true, v1alpha1.CacheModeWriteback })); a.Mode != v1alpha1.CacheModeWriteback {
+		t.Errorf("%+v", a)
+	}
+}
+
 func TestDecideNotes(t *testing.T) {
 	zipf := knee(curve(0, 98, 40, 60, 70, 82, 90, 98), 6*gib, 62)
 	zipf.ReadBytes = ptr(300 * 1024 * int64(1))

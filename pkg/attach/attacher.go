@@ -315,7 +315,7 @@ func New(c Config, d Deps) *Attacher {
 		keeps:    keeps{m: map[volume.ID]kept{}},
 	}
 	now := func() time.Time { return a.Now() }
-	heats.Now, heats.Host = now, warmHost{a}
+	heats.Now, heats.Host, heats.Flushes = now, warmHost{a}, a.flushesOf
 	a.leases = &lease.Lessor{
 		Host: warmHost{a}, Devices: d.DM, Stack: a.stack, SSD: a.ssd, Exporter: d.Exporter, Discard: d.Blocks.Discard,
 		Open: d.Blocks.Open, Heat: heats, ReadInUse: a.readInUse, Node: c.Node, Boot: c.Boot, Dir: c.Warm.Dir,

@@ -5,8 +5,10 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/attach/hotset"
 	"github.com/nearflash/nearflash/pkg/attach/hydration"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/lease"
 	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/reuse"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -72,6 +74,18 @@ func (h warmHost) LeavePeer(ctx context.Context, e *state.Entry) { h.leavePeer(c
 // Drop implements hydration.Host.
 func (h warmHost) Drop(ctx context.Context, e *state.Entry, o volume.MoveOutcome, message string) {
 	h.dropHydration(ctx, e, o, message)
+}
+
+// flushesOf returns the flushes that the disks of the volume's origin have counted. Not all count, and
+// nothing depends on it.
+func (a *Attacher) flushesOf(ctx context.Context, e *state.Entry) (n uint64, known bool) {
+	parts, err := a.stack.Parts(ctx, e.ID)
+	origin, found := parts[layout.Origin]
+	if err != nil || !found {
+		return 0, false
+	}
+	n, err = blockdev.Flushes(a.Sysfs, origin.DevNo())
+	return n, err == nil
 }
 
 // Reuse returns what is known of how an attached volume reads again what it has read; found is false

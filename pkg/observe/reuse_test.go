@@ -17,7 +17,7 @@ func known(at time.Time) *reuse.Summary {
 	return &reuse.Summary{
 		Since: noon.Add(-time.Hour), At: at, AreaBytes: 1 << 18, ChunkBytes: 1 << 17,
 		Windows: []reuse.WindowSummary{
-			{Window: reuse.Hour, Reads: 1000.4, Writes: 1000, ReadBytes: 8192.3, WriteBytes: 4096, Hits: [6]float64{0.1, 0.5, 0.994, 1, 1, 1}, Again: 1, KneeBytes: 100 << 20, KneeHits: 0.99},
+			{Window: reuse.Hour, Reads: 1000.4, Writes: 1000, ReadBytes: 8192.3, WriteBytes: 4096, Hits: [6]float64{0.1, 0.5, 0.994, 1, 1, 1}, Again: 1, KneeBytes: 100 << 20, KneeHits: 0.99, FlushesPerHour: 59.7, FlushesKnown: true},
 			{Window: reuse.Day, Writes: 5000, WriteBytes: 4096},
 		},
 	}
@@ -29,7 +29,7 @@ func TestStatusReuse(t *testing.T) {
 		Windows: []v1alpha1.ReuseWindow{
 			{
 				Window: v1alpha1.ReuseHour, Operations: ptr.To(int64(2000)), WritePercent: ptr.To(int32(50)), ReadBytes: ptr.To(int64(8192)), WriteBytes: ptr.To(int64(4096)),
-				HitPercents: []int32{10, 50, 99, 100, 100, 100}, AgainPercent: ptr.To(int32(100)), KneeBytes: ptr.To(int64(100 << 20)), KneeHitPercent: ptr.To(int32(99)),
+				HitPercents: []int32{10, 50, 99, 100, 100, 100}, AgainPercent: ptr.To(int32(100)), KneeBytes: ptr.To(int64(100 << 20)), KneeHitPercent: ptr.To(int32(99)), FlushesPerHour: ptr.To(int64(60)),
 			},
 			{Window: v1alpha1.ReuseDay, Operations: ptr.To(int64(5000)), WritePercent: ptr.To(int32(100)), WriteBytes: ptr.To(int64(4096))},
 		},

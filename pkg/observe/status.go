@@ -58,6 +58,9 @@ func reuseOf(s *reuse.Summary) v1alpha1.Reuse {
 		if w.Writes > 0 {
 			one.WriteBytes = rounded(w.WriteBytes)
 		}
+		if w.FlushesKnown {
+			one.FlushesPerHour = rounded(w.FlushesPerHour)
+		}
 		if w.Reads > 0 {
 			one.ReadBytes, one.AgainPercent = rounded(w.ReadBytes), part(w.Again)
 			for _, h := range w.Hits {

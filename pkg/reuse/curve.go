@@ -90,6 +90,10 @@ type WindowSummary struct {
 	// Reads and Writes are operations; ReadBytes and WriteBytes the mean size of one.
 	Reads, Writes         float64
 	ReadBytes, WriteBytes float64
+	// FlushesPerHour are those that the storage server was asked for, FlushesKnown whether anybody
+	// counts them.
+	FlushesPerHour float64
+	FlushesKnown   bool
 	// Hits are the predicted parts of reads that hit, at Fractions.
 	Hits [len(Fractions)]float64
 	// Again is the part of reads in areas that were read before: if areas are longer than chunks,
@@ -125,6 +129,9 @@ func (v *Volume) Summary() Summary {
 		c, s := v.Curve(w), WindowSummary{Window: w, Reads: l.reads, Writes: l.writes}
 		if l.reads > 0 {
 			s.ReadBytes, s.Again = l.readSectors*sectorBytes/l.reads, min(l.again/l.reads, 1)
+		}
+		if l.flushTime > 0 {
+			s.FlushesKnown, s.FlushesPerHour = true, l.flushes/l.flushTime*time.Hour.Seconds()
 		}
 		if l.writes > 0 {
 			s.WriteBytes = l.writeSectors * sectorBytes / l.writes

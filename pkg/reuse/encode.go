@@ -17,7 +17,7 @@ const (
 	// headBytes are magic, two times, two lengths and the number of areas; loadBytes and areaBytes
 	// what a window has of the volume, and all of an area.
 	headBytes = len(magic) + 4*8 + 4
-	loadBytes = 5 * 8
+	loadBytes = 7 * 8
 	areaBytes = 2 * (1 + 2*int(windows))
 	// MaxBytes is how long an encoded Volume may be: 14 bytes for each area.
 	MaxBytes = headBytes + int(windows)*loadBytes + areaBytes*MaxAreas + crc32.Size
@@ -34,7 +34,7 @@ func (v *Volume) Encode() []byte {
 	}
 	b = binary.BigEndian.AppendUint32(b, uint32(len(v.seen)))
 	for _, l := range v.loads {
-		for _, f := range []float64{l.reads, l.readSectors, l.writes, l.writeSectors, l.again} {
+		for _, f := range []float64{l.reads, l.readSectors, l.writes, l.writeSectors, l.again, l.flushes, l.flushTime} {
 			b = binary.BigEndian.AppendUint64(b, math.Float64bits(f))
 		}
 	}
@@ -80,7 +80,7 @@ func Decode(b []byte) (*Volume, error) {
 		return f
 	}
 	for w := range v.loads {
-		v.loads[w] = load{float(), float(), float(), float(), float()}
+		v.loads[w] = load{float(), float(), float(), float(), float(), float(), float()}
 	}
 	short := func() float32 {
 		f := math.Float32frombits(uint32(binary.BigEndian.Uint16(rest)) << 16)

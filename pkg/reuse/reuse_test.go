@@ -114,7 +114,7 @@ func TestWindows(t *testing.T) {
 	at := begin
 	look := func(area int, every time.Duration, times int) {
 		for range times {
-			c := Counts{AreaSectors: 256, ChunkSectors: 256, Reads: make([]uint64, 10), Writes: 300, WriteSectors: 3000, ReadSectors: 800}
+			c := Counts{AreaSectors: 256, ChunkSectors: 256, Reads: make([]uint64, 10), Writes: 300, WriteSectors: 3000, ReadSectors: 800, Flushes: uint64(every.Seconds()), FlushesKnown: area == 3}
 			c.Reads[area] = 100
 			v.Look(at, c)
 			at = at.Add(every)
@@ -131,6 +131,10 @@ func TestWindows(t *testing.T) {
 	}
 	w := s.Windows[0]
 	near(t, "writes", w.WritePart(), 0.75, 0.1)
+	// One a second, but for the first looks at a longer pause, which have those of minutes.
+	if !w.FlushesKnown || w.FlushesPerHour < 3000 || w.FlushesPerHour > 4200 {
+		t.Errorf("%v flushes an hour", w.FlushesPerHour)
+	}
 	if math.Abs(w.ReadBytes-4096) > 1 || math.Abs(w.WriteBytes-5120) > 1 || w.KneeBytes != 128<<10 || w.KneeHits < 0.99 {
 		t.Errorf("window %+v", w)
 	}

@@ -45,6 +45,10 @@ type Counts struct {
 	Reads []uint64
 	// ReadSectors, Writes and WriteSectors are of the whole volume.
 	ReadSectors, Writes, WriteSectors uint64
+	// Flushes are those that the storage server was asked for, FlushesKnown whether anybody counts
+	// them.
+	Flushes      uint64
+	FlushesKnown bool
 }
 
 // sums are what a window has of one area: its reads again, in two halves, one of which has all of a
@@ -56,6 +60,8 @@ type sums [2]float32
 type load struct {
 	// again are the reads of areas that were read before, whichever of their chunks it was.
 	reads, readSectors, writes, writeSectors, again float64
+	// flushes are of the time, in seconds, in which they were counted.
+	flushes, flushTime float64
 }
 
 // Volume is what is known of a volume. The zero value knows nothing. It takes 28 bytes of memory an
@@ -90,6 +96,7 @@ func (v *Volume) Look(now time.Time, c Counts) {
 		v.Baseline(now, c)
 		return
 	}
+	passed := max(now.Sub(v.At), 0)
 	v.age(now)
 	// In turns, but not by a rhythm, which what is read in turns itself might have too, such as a scan
 	// that is repeated (the sequence of Thue and Morse).
@@ -121,6 +128,10 @@ func (v *Volume) Look(now time.Time, c Counts) {
 		l.readSectors += float64(c.ReadSectors)
 		l.writes += float64(c.Writes)
 		l.writeSectors += float64(c.WriteSectors)
+		if c.FlushesKnown {
+			l.flushes += float64(c.Flushes)
+			l.flushTime += passed.Seconds()
+		}
 	}
 }
 
@@ -169,7 +180,7 @@ func (v *Volume) age(now time.Time) {
 			s[0], s[1] = s[0]*float32(kept), s[1]*float32(kept)
 		}
 		l := &v.loads[w]
-		*l = load{l.reads * kept, l.readSectors * kept, l.writes * kept, l.writeSectors * kept, l.again * kept}
+		*l = load{l.reads * kept, l.readSectors * kept, l.writes * kept, l.writeSectors * kept, l.again * kept, l.flushes * kept, l.flushTime * kept}
 	}
 	kept := float32(math.Exp(-passed.Seconds() / Week.Length().Seconds()))
 	for i := range v.seen {

@@ -49,6 +49,9 @@ type Keeper struct {
 
 	// Host has the volumes, for Pass.
 	Host Host
+	// Flushes returns how many flushes the disks below a volume have counted, and whether they do; nil
+	// if nobody knows.
+	Flushes func(ctx context.Context, e *state.Entry) (n uint64, known bool)
 	// Every is the time between two looks of Pass at a volume; 0 is lookEvery.
 	Every time.Duration
 

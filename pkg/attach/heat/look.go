@@ -52,6 +52,9 @@ type looked struct {
 	volume *reuse.Volume
 	// last is what the kernel had counted at the last look, nil before the first one.
 	last *devmapper.Reads
+	// flushes were counted at the last look, if flushing.
+	flushes  uint64
+	flushing bool
 	// saved is when the file was written, or read.
 	saved time.Time
 	// at is the last look, and summary what was known then.
@@ -129,11 +132,18 @@ func (k *Keeper) look(ctx context.Context, e *state.Entry, r devmapper.Reads) {
 	if l == nil {
 		l = &looked{volume: k.load(ctx, e.ID), saved: now}
 	}
+	flushes, flushing := k.flushes(ctx, e)
 	if l.last == nil {
 		l.volume.Baseline(now, counts(e, r))
 	} else {
-		l.volume.Look(now, counts(e, since(*l.last, r)))
+		c := counts(e, since(*l.last, r))
+		c.FlushesKnown = l.flushing && flushing
+		if c.Flushes = flushes; flushes >= l.flushes {
+			c.Flushes -= l.flushes // else of a disk that was made anew
+		}
+		l.volume.Look(now, c)
 	}
+	l.flushes, l.flushing = flushes, flushing
 	l.last = &r
 	if now.Sub(l.saved) >= saveEvery {
 		k.save(ctx, e.ID, l)
@@ -146,6 +156,13 @@ func (k *Keeper) look(ctx context.Context, e *state.Entry, r devmapper.Reads) {
 		k.of = map[volume.ID]*looked{}
 	}
 	k.of[e.ID] = l
+}
+
+func (k *Keeper) flushes(ctx context.Context, e *state.Entry) (n uint64, known bool) {
+	if k.Flushes == nil {
+		return 0, false
+	}
+	return k.Flushes(ctx, e)
 }
 
 // since is what was counted more. Less is of a region that has begun anew.

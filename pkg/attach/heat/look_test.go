@@ -1,6 +1,7 @@
 package heat
 
 import (
+	"context"
 	"errors"
 	"os"
 	"slices"
@@ -144,6 +145,35 @@ func TestPassDue(t *testing.T) {
 	k.Pass(t.Context())
 	if _, found := k.Reuse("v"); !found {
 		t.Error("let go of while somebody works on it")
+	}
+}
+
+// TestPassFlushes: flushes count where they were counted at both ends of a look.
+func TestPassFlushes(t *testing.T) {
+	k, c, _, now := looking(t)
+	n, known := uint64(1000), true
+	k.Flushes = func(context.Context, *state.Entry) (uint64, bool) {
+		n += 50
+		return n, known
+	}
+	rate := func() (float64, bool) {
+		s, _ := k.Reuse("v")
+		return s.Windows[0].FlushesPerHour, s.Windows[0].FlushesKnown
+	}
+	readFor(t, k, c, now, time.Hour)
+	if got, known := rate(); !known || got < 599 || got > 601 {
+		t.Errorf("%v flushes an hour, known: %v", got, known)
+	}
+	n = 0 // the disk was made anew
+	readFor(t, k, c, now, time.Hour)
+	if got, known := rate(); !known || got < 599 || got > 601 {
+		t.Errorf("%v flushes an hour of another disk, known: %v", got, known)
+	}
+	known = false
+	k.Drop(t.Context(), "v")
+	readFor(t, k, c, now, time.Hour)
+	if _, known := rate(); known {
+		t.Error("known of disks that do not tell")
 	}
 }
 
