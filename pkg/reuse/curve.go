@@ -1,7 +1,6 @@
 package reuse
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -18,60 +17,113 @@ const (
 	// leastBend is how far the curve has to be above a straight line, as a part of its height,
 	// before there is a knee.
 	leastBend = 0.1
+	// heldSteps are the sizes of a cache for which is computed what it holds.
+	heldSteps = 80
 	// sectorBytes is what the kernel calls a sector.
 	sectorBytes = 512
 )
 
 // Curve is what a cache of any size would answer.
 type Curve struct {
-	// hits are the parts of all reads that the most read areas answer: of none, one, two, all.
+	// hits are the parts of all reads that hit, at the sizes of grid.
 	hits []float64
 }
 
 // At is the part of the reads that hit in a cache of such a part of the volume, both from 0 to 1.
 func (c Curve) At(part float64) float64 {
-	areas := len(c.hits) - 1
-	if areas < 1 {
+	if len(c.hits) == 0 {
 		return 0
 	}
-	at := min(max(part, 0), 1) * float64(areas)
-	whole := min(int(at), areas-1)
-	return c.hits[whole] + (at-float64(whole))*(c.hits[whole+1]-c.hits[whole])
+	return between(grid, c.hits, part)
+}
+
+// grid are the sizes at which a curve is known, as parts of the volume: each thousandth up to a tenth,
+// then each hundredth.
+var grid = func() (parts []float64) {
+	for i := range 100 {
+		parts = append(parts, float64(i)/1000)
+	}
+	for i := 10; i <= 100; i++ {
+		parts = append(parts, float64(i)/100)
+	}
+	return parts
+}()
+
+// between is the value at x of a line through points, whose xs ascend.
+func between(xs, ys []float64, x float64) float64 {
+	i, exact := slices.BinarySearch(xs, x)
+	switch {
+	case exact:
+		return ys[i]
+	case i == 0:
+		return ys[0]
+	case i == len(xs):
+		return ys[i-1]
+	}
+	return ys[i-1] + (x-xs[i-1])/(xs[i]-xs[i-1])*(ys[i]-ys[i-1])
 }
 
 // Knee is the part of the volume up to which more cache gives most: where the curve is farthest
 // above a straight line to its end. found is false if it hardly bends.
 func (c Curve) Knee() (part float64, found bool) {
-	areas := len(c.hits) - 1
-	if areas < 1 || c.hits[areas] <= 0 {
+	if len(c.hits) == 0 || c.hits[len(c.hits)-1] <= 0 {
 		return 0, false
 	}
 	most := leastBend
 	for i, h := range c.hits {
-		if at := float64(i) / float64(areas); h/c.hits[areas]-at > most {
-			part, most, found = at, h/c.hits[areas]-at, true
+		if above := h/c.hits[len(c.hits)-1] - grid[i]; above > most {
+			part, most, found = grid[i], above, true
 		}
 	}
 	return part, found
 }
 
 // Curve returns that of a window.
+//
+// A cache whose blocks go in the order in which they came, or by chance, has a block for the part
+// x/(1+x) of the time, if it is read x times as often as blocks go (Fagin and Price's approximation):
+// the x of all blocks add up to the size. smq is such a cache while blocks come and go within its
+// periods of a minute, and somewhat better above that (docs/explanation/measuring.md).
 func (v *Volume) Curve(w Window) Curve {
-	areas, reads := slices.Clone(v.areas[w]), v.loads[w].reads
-	if reads == 0 {
+	areas, reads := v.areas[w], v.loads[w].reads
+	if reads == 0 || len(areas) == 0 {
 		return Curve{}
 	}
-	c := Curve{hits: make([]float64, len(areas)+1)}
+	c := Curve{hits: make([]float64, len(grid))}
 	for half := range 2 {
-		// The most read of one half are what a cache holds, the other half is what it answers.
-		slices.SortFunc(areas, func(a, b sums) int { return cmp.Compare(b[half], a[half]) })
-		sum := 0.
-		for i, a := range areas {
-			sum += float64(a[1-half])
-			c.hits[i+1] = min(c.hits[i+1]+sum/reads, 1)
+		// By one half it is known what a cache holds, the other half is what it answers.
+		sizes, hits := held(areas, half)
+		for i, part := range grid {
+			c.hits[i] = min(c.hits[i]+between(sizes, hits, part)/reads, 1)
 		}
 	}
 	return c
+}
+
+// held returns ascending sizes, as parts of all areas, and how many reads of the other half caches of
+// them answer.
+func held(areas []sums, half int) (sizes, hits []float64) {
+	sizes, hits = []float64{0}, []float64{0}
+	most, all := 0., 0.
+	for _, a := range areas {
+		most, all = max(most, float64(a[half])), all+float64(a[1-half])
+	}
+	for step := 0; most > 0 && step < heldSteps; step++ {
+		// The most read area is held for a thousandth of the time at first.
+		rate := math.Exp2(float64(step)/2-10) / most
+		size, answered := 0., 0.
+		for _, a := range areas {
+			if x := float64(a[half]) * rate; x > 0 {
+				size += x / (1 + x)
+				answered += float64(a[1-half]) * x / (1 + x)
+			}
+		}
+		if size /= float64(len(areas)); size > sizes[len(sizes)-1] && size < 1 {
+			sizes, hits = append(sizes, size), append(hits, answered)
+		}
+	}
+	// All of the volume has all that was read.
+	return append(sizes, 1), append(hits, all)
 }
 
 // Summary is what is told of a volume.

@@ -34,7 +34,7 @@ const testAreas = 2000
 
 func uniform(r *rand.Rand, _ int) int { return r.IntN(testAreas) }
 
-// zipf has the k-th of all areas read in proportion to 1/k.
+// zipf has the k-th of all areas read in proportion to the logarithm of (k+1)/k, almost 1/k.
 func zipf(r *rand.Rand, _ int) int {
 	return int(math.Exp(r.Float64()*math.Log(testAreas))) % testAreas
 }
@@ -43,6 +43,26 @@ func zipf(r *rand.Rand, _ int) int {
 func scan() way {
 	at := -1
 	return func(*rand.Rand, int) int { at++; return at / 40 % testAreas }
+}
+
+// byChance is what a cache of such a part of the volume answers of zipf, whose blocks go by chance.
+func byChance(part float64) float64 {
+	var hit float64
+	for low, high := 0., 1e12; high-low > 1e-6*high; {
+		rate, size := (low+high)/2, 0.
+		hit = 0
+		for k := 1; k < testAreas; k++ {
+			p := math.Log(float64(k+1)/float64(k)) / math.Log(testAreas)
+			size += p * rate / (1 + p*rate)
+			hit += p * p * rate / (1 + p*rate)
+		}
+		if size < part*testAreas {
+			low = rate
+		} else {
+			high = rate
+		}
+	}
+	return hit
 }
 
 func near(t *testing.T, what string, got, want, points float64) {
@@ -54,7 +74,6 @@ func near(t *testing.T, what string, got, want, points float64) {
 
 // TestCurve: predictions are those of the loads that are known to the test.
 func TestCurve(t *testing.T) {
-	harmonic := func(n int) float64 { return math.Log(float64(n)) / math.Log(testAreas) }
 	for name, c := range map[string]struct {
 		reads int
 		next  way
@@ -64,7 +83,7 @@ func TestCurve(t *testing.T) {
 		// Few reads of each area are the hard case: chance has some read more often.
 		"uniform, few reads":  {1000, uniform, map[float64]float64{0.01: 0.01, 0.1: 0.1, 0.5: 0.5, 1: 1}, false},
 		"uniform, many reads": {20000, uniform, map[float64]float64{0.1: 0.1, 0.25: 0.25, 1: 1}, false},
-		"zipf":                {20000, zipf, map[float64]float64{0.01: harmonic(20), 0.1: harmonic(200), 0.5: harmonic(1000), 1: 1}, true},
+		"zipf":                {20000, zipf, map[float64]float64{0.01: byChance(0.01), 0.1: byChance(0.1), 0.5: byChance(0.5), 1: 1}, true},
 		"one area":            {500, func(*rand.Rand, int) int { return 7 }, map[float64]float64{0.001: 1, 1: 1}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -86,7 +105,7 @@ func TestCurveScan(t *testing.T) {
 	near(t, "a scan", once.Curve(Day).At(1), 0, 1)
 	thrice := watched(testAreas, 60, 40*testAreas/20, 1, scan())
 	near(t, "scans", thrice.Curve(Week).At(1), 2./3, 5)
-	near(t, "scans in half", thrice.Curve(Week).At(0.5), 1./6, 5) // less than by chance: that some are read more often is chance itself
+	near(t, "scans in half", thrice.Curve(Week).At(0.5), 0.24, 5) // less than by chance: that some are read more often is chance itself
 	if _, found := thrice.Curve(Week).Knee(); found {
 		t.Error("scans have a knee")
 	}
