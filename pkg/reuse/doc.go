@@ -3,7 +3,7 @@
 //
 // It is fed with what the kernel counts: the reads of each area of the volume, at one look after
 // another. A read counts as a read again if its chunk was read before the look that saw it: what is
-// read for the first time is a miss for a cache of any size, and so a scan predicts nothing. Areas
-// are then taken in the order of their reads, the most read first, as a cache of dm-cache's policy
-// comes to hold them (docs/explanation/measuring.md#what-a-cache-would-answer has the limits).
+// read for the first time is a miss for a cache of any size, and so a scan predicts nothing. What
+// a cache of some size holds of the rest follows from how often each area is read
+// (docs/explanation/measuring.md#what-a-cache-would-answer has the limits).
 package reuse
