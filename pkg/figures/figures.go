@@ -1,4 +1,4 @@
-// Package figures is how `kubectl nearflash top` learns of the figures of this second. The node
+// Package figures is how `kubectl nearflash top` and `bench` learn of the figures of this second. The node
 // plugin serves them on a unix socket in its container, which root alone can reach. What asks
 // there is `nearflash-node figures` in the same container, and kubectl runs that by exec: it takes
 // no port, and no token is shown to a node.
@@ -20,7 +20,7 @@ const (
 	Command = "figures"
 	// DefaultSocket is in the container's own filesystem: it goes with the container.
 	DefaultSocket = "/run/nearflash/figures.sock"
-	// MaxBytes is more than any answer has: some 1,800 bytes a volume.
+	// MaxBytes is more than any answer has: some 2,200 bytes a volume.
 	MaxBytes = 16 << 20
 
 	// version of answers. What is added does not change it, what is understood in another way does.
@@ -36,6 +36,8 @@ type Answer struct {
 	Version int `json:"version"`
 	// Problem says what could not be measured; empty if all was.
 	Problem string `json:"problem,omitempty"`
+	// BoundsMicros are the bounds of the buckets of Device.Histogram, in microseconds.
+	BoundsMicros []int64 `json:"boundsMicros,omitempty"`
 	// Volumes are those attached to the node.
 	Volumes []Volume `json:"volumes"`
 }
@@ -45,6 +47,36 @@ type Volume struct {
 	ID volume.ID `json:"id"`
 	// Cache is what the node would report now.
 	Cache v1alpha1.CacheStatus `json:"cache"`
+	// Totals only grow, so that the difference of two is what was done between them. A plugin of
+	// before has none.
+	Totals *Totals `json:"totals,omitempty"`
+}
+
+// Totals are what was counted since the node knows the volume.
+type Totals struct {
+	// ReadHits to Demotions are those of the cache, zero without one.
+	ReadHits    uint64 `json:"readHits,omitempty"`
+	ReadMisses  uint64 `json:"readMisses,omitempty"`
+	WriteHits   uint64 `json:"writeHits,omitempty"`
+	WriteMisses uint64 `json:"writeMisses,omitempty"`
+	Promotions  uint64 `json:"promotions,omitempty"`
+	Demotions   uint64 `json:"demotions,omitempty"`
+	// Devices are the parts of the volume that are measured: "volume", "ssd" and "origin"
+	// (docs/explanation/measuring.md).
+	Devices map[string]Device `json:"devices,omitempty"`
+}
+
+// Device are the totals of a device.
+type Device struct {
+	Reads      uint64 `json:"reads,omitempty"`
+	ReadBytes  uint64 `json:"readBytes,omitempty"`
+	Writes     uint64 `json:"writes,omitempty"`
+	WriteBytes uint64 `json:"writeBytes,omitempty"`
+	// Nanos are the sum of the durations of reads and writes, in nanoseconds.
+	Nanos uint64 `json:"nanos,omitempty"`
+	// Histogram counts reads and writes together by how long they took: element i those shorter
+	// than BoundsMicros[i] and not shorter than the one before, the last those that took longer.
+	Histogram []uint64 `json:"histogram,omitempty"`
 }
 
 // Encode returns an answer as it is sent.

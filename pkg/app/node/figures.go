@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/figures"
 	"github.com/nearflash/nearflash/pkg/observe"
 	"github.com/nearflash/nearflash/pkg/rpc"
@@ -24,6 +25,9 @@ const (
 	// figuresTimeout is what "nearflash-node figures" waits. A pass takes less than a second, and
 	// five if an SSD does not answer.
 	figuresTimeout = 5 * time.Second
+
+	// sector is the kernel's, in bytes.
+	sector = 512
 )
 
 // Figures is the command "nearflash-node figures": it prints what the plugin in the same container
@@ -100,13 +104,34 @@ func currentFigures(ctx context.Context, m meter) (figures.Answer, error) {
 		return figures.Answer{}, errors.Join(errors.New("nothing was measured"), snap.Err)
 	}
 	a := figures.Answer{Volumes: []figures.Volume{}}
+	for _, b := range devmapper.StatsBounds() {
+		a.BoundsMicros = append(a.BoundsMicros, b.Microseconds())
+	}
 	if snap.Err != nil {
 		a.Problem = snap.Err.Error()
 	}
 	for _, s := range snap.Volumes {
 		if s.Attached {
-			a.Volumes = append(a.Volumes, figures.Volume{ID: s.ID, Cache: observe.Status(s, snap.Time)})
+			a.Volumes = append(a.Volumes, figures.Volume{ID: s.ID, Cache: observe.Status(s, snap.Time), Totals: totals(s)})
 		}
 	}
 	return a, nil
+}
+
+// totals are what was counted of a volume since the node knows it.
+func totals(s observe.Sample) *figures.Totals {
+	t := &figures.Totals{
+		ReadHits: s.Counts.ReadHits, ReadMisses: s.Counts.ReadMisses, WriteHits: s.Counts.WriteHits, WriteMisses: s.Counts.WriteMisses,
+		Promotions: s.Counts.Promotions, Demotions: s.Counts.Demotions,
+	}
+	for name, io := range s.IO {
+		if t.Devices == nil {
+			t.Devices = map[string]figures.Device{}
+		}
+		t.Devices[string(name)] = figures.Device{
+			Reads: io.Read.Operations, ReadBytes: io.Read.Sectors * sector, Writes: io.Write.Operations, WriteBytes: io.Write.Sectors * sector,
+			Nanos: io.Read.Nanoseconds + io.Write.Nanoseconds, Histogram: io.Histogram[:],
+		}
+	}
+	return t
 }

@@ -99,7 +99,11 @@ func TestFiguresSocket(t *testing.T) {
 			}
 			got, err := figures.Parse([]byte(text))
 			chunks := func(n int64) *int64 { n *= 128 << 10; return &n }
-			want := figures.Answer{Version: 1, Volumes: []figures.Volume{{ID: "busy", Cache: v1alpha1.CacheStatus{
+			var bounds []int64
+			for _, b := range devmapper.StatsBounds() {
+				bounds = append(bounds, b.Microseconds())
+			}
+			want := figures.Answer{Version: 1, BoundsMicros: bounds, Volumes: []figures.Volume{{ID: "busy", Totals: &figures.Totals{}, Cache: v1alpha1.CacheStatus{
 				Mode: v1alpha1.CacheModeWriteback, Health: v1alpha1.CacheHealthy, ObservedTime: metav1.NewTime(noon),
 				SizeBytes: chunks(100), UsedBytes: chunks(50), DirtyBytes: chunks(0),
 			}}}}
@@ -136,6 +140,25 @@ func TestFiguresOfSilentSSD(t *testing.T) {
 	a, err := currentFigures(t.Context(), withSampler(t, "", &kernel{statusErr: errors.New("dmsetup hangs")}).sampler)
 	if err != nil || a.Problem != "dmsetup hangs" || len(a.Volumes) != 1 {
 		t.Errorf("%+v, %v", a, err)
+	}
+}
+
+// TestFiguresTotals: what was counted comes in bytes and nanoseconds, by device.
+func TestFiguresTotals(t *testing.T) {
+	s := observe.Sample{
+		Counts: observe.Counts{ReadHits: 1, ReadMisses: 2, WriteHits: 3, WriteMisses: 4, Promotions: 5, Demotions: 6},
+		IO: map[observe.Device]observe.IO{observe.DeviceSSD: {
+			Read: devmapper.IOStats{Operations: 7, Sectors: 8, Nanoseconds: 9}, Write: devmapper.IOStats{Operations: 10, Sectors: 11, Nanoseconds: 12},
+			Histogram: devmapper.Histogram{13},
+		}},
+	}
+	histogram := make([]uint64, len(devmapper.Histogram{}))
+	histogram[0] = 13
+	want := &figures.Totals{ReadHits: 1, ReadMisses: 2, WriteHits: 3, WriteMisses: 4, Promotions: 5, Demotions: 6, Devices: map[string]figures.Device{
+		"ssd": {Reads: 7, ReadBytes: 4096, Writes: 10, WriteBytes: 5632, Nanos: 21, Histogram: histogram},
+	}}
+	if diff := cmp.Diff(want, totals(s)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
