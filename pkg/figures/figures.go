@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -36,6 +37,8 @@ type Answer struct {
 	Version int `json:"version"`
 	// Problem says what could not be measured; empty if all was.
 	Problem string `json:"problem,omitempty"`
+	// Time is when it was measured, by the node's clock; zero of a plugin of before.
+	Time time.Time `json:"time,omitzero"`
 	// BoundsMicros are the bounds of the buckets of Device.Histogram, in microseconds.
 	BoundsMicros []int64 `json:"boundsMicros,omitempty"`
 	// Volumes are those attached to the node.

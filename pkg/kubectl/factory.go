@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -50,6 +52,8 @@ type Factory struct {
 	// Executor returns what runs commands in pods. It is called once for a command.
 	Executor func() (Executor, error)
 	Clock    Clock
+	// Interruptible returns a context that also ends when the user interrupts the program from now on.
+	Interruptible func(context.Context) (context.Context, context.CancelFunc)
 	// Interactive tells that someone can answer a question on In, Terminal that
 	// Out is a screen.
 	Interactive, Terminal bool
@@ -66,6 +70,9 @@ func NewFactory() *Factory {
 		Terminal:    term.IsTerminal(int(os.Stdout.Fd())),
 	}
 	f.Client, f.Executor = f.newClient, f.newExecutor
+	f.Interruptible = func(ctx context.Context) (context.Context, context.CancelFunc) {
+		return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	}
 	return f
 }
 

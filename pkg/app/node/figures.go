@@ -103,7 +103,7 @@ func currentFigures(ctx context.Context, m meter) (figures.Answer, error) {
 	if snap.Time.IsZero() {
 		return figures.Answer{}, errors.Join(errors.New("nothing was measured"), snap.Err)
 	}
-	a := figures.Answer{Volumes: []figures.Volume{}}
+	a := figures.Answer{Time: snap.Time, Volumes: []figures.Volume{}}
 	for _, b := range devmapper.StatsBounds() {
 		a.BoundsMicros = append(a.BoundsMicros, b.Microseconds())
 	}

@@ -103,7 +103,7 @@ func TestFiguresSocket(t *testing.T) {
 			for _, b := range devmapper.StatsBounds() {
 				bounds = append(bounds, b.Microseconds())
 			}
-			want := figures.Answer{Version: 1, BoundsMicros: bounds, Volumes: []figures.Volume{{ID: "busy", Totals: &figures.Totals{}, Cache: v1alpha1.CacheStatus{
+			want := figures.Answer{Version: 1, Time: noon, BoundsMicros: bounds, Volumes: []figures.Volume{{ID: "busy", Totals: &figures.Totals{}, Cache: v1alpha1.CacheStatus{
 				Mode: v1alpha1.CacheModeWriteback, Health: v1alpha1.CacheHealthy, ObservedTime: metav1.NewTime(noon),
 				SizeBytes: chunks(100), UsedBytes: chunks(50), DirtyBytes: chunks(0),
 			}}}}
