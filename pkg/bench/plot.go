@@ -26,7 +26,7 @@ type curve struct {
 // The size of a picture, and of what is left around the lines, in pixels.
 const (
 	width, height            = 760, 300
-	left, right, above, foot = 64, 16, 12, 46
+	left, right, above, foot = 64, 28, 12, 46
 	legendLine               = 18
 )
 

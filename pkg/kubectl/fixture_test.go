@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -49,13 +50,24 @@ type clock struct {
 	// are used up, stop is called.
 	ticks []func()
 	stop  func()
+	// free lets time pass for ever.
+	free bool
+	mu   sync.Mutex
 }
 
-func (c *clock) Now() time.Time { return c.now }
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
 
 func (c *clock) After(d time.Duration) <-chan time.Time {
+	c.mu.Lock()
 	c.now = c.now.Add(d)
+	now := c.now
+	c.mu.Unlock()
 	switch {
+	case c.free:
 	case len(c.ticks) > 0:
 		tick := c.ticks[0]
 		c.ticks = c.ticks[1:]
@@ -65,7 +77,7 @@ func (c *clock) After(d time.Duration) <-chan time.Time {
 		return nil
 	}
 	ch := make(chan time.Time, 1)
-	ch <- c.now
+	ch <- now
 	return ch
 }
 
@@ -92,6 +104,8 @@ type rig struct {
 	terminal    bool
 	// executor runs commands in pods; nil fails a test whose program wants one.
 	executor kubectl.Executor
+	// again interrupts a program that deletes what it made; nil never does.
+	again func(context.Context) (context.Context, context.CancelFunc)
 }
 
 func newRig(t *testing.T, objs ...client.Object) *rig {
@@ -150,7 +164,11 @@ func (r *rig) runUntil(interrupt <-chan struct{}, args ...string) (code int, std
 	if r.clock.stop == nil {
 		r.clock.stop = func() { r.t.Error("the program waits, and nothing will happen any more"); cancel() }
 	}
+	if r.again == nil {
+		r.again = context.WithCancel
+	}
 	f := &kubectl.Factory{
+		Interruptible: r.again,
 		IOStreams: streams, Config: genericclioptions.NewConfigFlags(false), Clock: r.clock, Interactive: r.interactive, Terminal: r.terminal,
 		Client: func() (client.Client, error) { return r.client, nil },
 		Executor: func() (kubectl.Executor, error) {
