@@ -44,6 +44,7 @@ var notFollowed = map[string]string{
 	"docs/how-to/host-tools.md":                "it is about files of hosts, of which the lab's have no multipathd; " + checked,
 	"docs/how-to/hosts.md":                     "the specs labelled host-iscsiadm and own-iscsid use these values; " + checked,
 	"docs/how-to/kind.md":                      ownRing,
+	"docs/how-to/measure-your-own-load.md":     "each command measures for minutes, with an image of the reader's; the spec labelled bench-command runs it; " + checked,
 	"docs/how-to/rescue-a-dead-nodes-cache.md": "TestKernelRescue and TestKernelRescueOverDriver run the program on a dead node's SSD; " + checked,
 	"docs/how-to/snapshots.md":                 "its manifests are examples; specs of snapshots, freezes and groups make what it describes; " + checked,
 	"docs/reference/campaigns.md":              ownRing,
@@ -108,6 +109,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 			{path: "README.md", steps: map[string]step{
 				"make ": {left: ownLab}, "helm install": {left: "the driver is installed; docs/how-to/uninstall.md installs it again"},
 				"kubectl nearflash top -n shop -w": watch,
+				"kubectl nearflash bench":          {left: "it measures for minutes; bench_command_test.go"},
 			}},
 			{path: "docs/troubleshooting.md", steps: map[string]step{
 				"kubectl nearflash abandon": {left: "nothing is to be abandoned; docs/how-to/abandon-writes.md"},
@@ -136,6 +138,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 		w := &walk{path: "docs/reference/kubectl.md", s: s, words: append(v.words(), word{`\b20Gi\b`, "96Mi"}, word{`~/\.local\b`, "."})}
 		w.steps = map[string]step{
 			"kubectl nearflash abandon":    {left: "nothing is to be abandoned; docs/how-to/abandon-writes.md"},
+			"kubectl nearflash bench":      {left: "it measures for minutes; bench_command_test.go"},
 			"kubectl nearflash adopt":      {left: "no claim of another driver is there; origin_adopt_test.go"},
 			"kubectl nearflash release":    {left: "no claim is adopted; origin_adopt_test.go"},
 			"kubectl nearflash invalidate": {left: "the pod goes on; TestWithAPIServer of pkg/kubectl"},

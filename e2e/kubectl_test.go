@@ -184,6 +184,7 @@ var _ = Describe("The kubectl plugin", Label("kubectl"), func() {
 			{"abandon missing", "name its namespace with -n"},
 			{"pools missing", "`kubectl nearflash pools` lists those there are"},
 			{"doctor -o table", "accepted are json, yaml"},
+			{"bench", "--image is missing"},
 			{"version -o table", "accepted are json, yaml"},
 			{"completion", "one of bash, zsh, fish, powershell"},
 			{"nonsense", "`kubectl nearflash --help` lists them"},

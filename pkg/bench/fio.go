@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 )
@@ -84,12 +83,8 @@ func parseLoad(out []byte) (Load, error) {
 	if err := d.Decode(&r); err != nil {
 		return Load{}, fmt.Errorf("%w: %w", ErrFio, err)
 	}
-	rest, err := io.ReadAll(d.Buffered())
-	if err != nil {
-		return Load{}, fmt.Errorf("%w: %w", ErrFio, err)
-	}
 	l, err := r.load()
-	l.NodeCPUPercent = busyPercent(string(out[:start]), string(rest))
+	l.NodeCPUPercent = busyPercent(string(out[:start]), string(out[start+int(d.InputOffset()):]))
 	return l, err
 }
 

@@ -143,6 +143,9 @@ func (e Evidence) link(origin *Device, counted bool) (Verdict, bool) {
 
 // part judges the part that took most of the time.
 func (e Evidence) part(name string, limit Limit, alone, deep *Device) Verdict {
+	if e.Depth == 1 && deep != nil {
+		return e.waits(name, limit, 0, deep.MeanMicros)
+	}
 	if alone == nil || deep == nil {
 		return verdict(LimitUnknown, "most of the time is the %s's, but it is not known how long it takes for one request alone", name)
 	}
@@ -151,7 +154,10 @@ func (e Evidence) part(name string, limit Limit, alone, deep *Device) Verdict {
 
 // waits tells a part at its limit from one that could take more at once.
 func (e Evidence) waits(name string, limit Limit, alone, deep float64) Verdict {
-	if alone <= 0 || deep <= 0 || e.Depth < 2 {
+	if e.Depth == 1 {
+		return verdict(LimitDepth, "requests come one at a time, each after the one before; the %s takes %s", name, Text(deep))
+	}
+	if alone <= 0 || deep <= 0 || e.Depth < 1 {
 		return verdict(LimitUnknown, "there is no measurement of the %s with one request at a time to compare with", name)
 	}
 	factor := deep / alone

@@ -94,6 +94,12 @@ func TestJudge(t *testing.T) {
 		"no cache and a job file": {
 			evidence: Evidence{Deep: load(900, 0), Link: flat}, want: LimitUnknown, why: "no measurement of the origin with one request at a time",
 		},
+		"one at a time": {
+			evidence: Evidence{Depth: 1, Cached: true, Deep: load(120, 0), DeepCounted: hits(100)}, want: LimitDepth, why: "requests come one at a time, each after the one before; the SSD takes 100us",
+		},
+		"one at a time, no cache": {
+			evidence: Evidence{Depth: 1, Deep: load(2000, 0)}, want: LimitDepth, why: "the origin takes 2.0ms",
+		},
 		"nothing at all": {evidence: Evidence{}, want: LimitUnknown, why: "no measurement"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/xml"
+	"errors"
 	"flag"
 	"io"
 	"os"
@@ -126,7 +127,7 @@ func TestHTMLGolden(t *testing.T) {
 	for _, p := range pictures {
 		d := xml.NewDecoder(strings.NewReader(p))
 		for {
-			if _, err := d.Token(); err == io.EOF {
+			if _, err := d.Token(); errors.Is(err, io.EOF) {
 				break
 			} else if err != nil {
 				t.Fatalf("%v in %s", err, p)

@@ -25,6 +25,9 @@ const (
 	sampleEvery = 2 * time.Second
 	// maxOutput is more than fio prints, and maxReason what is shown of its complaints.
 	maxOutput, maxReason = 16 << 20, 400
+	// overtime is how much later than its time fio may end, and fillLimit the most that writing a
+	// volume takes.
+	overtime, fillLimit = 3 * time.Minute, 6 * time.Hour
 	// settle is longer than a node's counts may be old (observe.Sampler.Current): what is asked so
 	// long after a volume became idle has all that was done before.
 	settle = 1100 * time.Millisecond
@@ -330,12 +333,18 @@ read -r line </proc/stat; echo "$line"`
 // fio runs a profile in the pod of a volume.
 func (r *Runner) fio(ctx context.Context, v *volume, p Profile, t Task) (Load, error) {
 	t.Path, t.ReadOnly = v.path(), v.Claim != ""
+	limit := fillLimit
+	if t.Time > 0 {
+		limit = t.Time + overtime
+	}
+	timed, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	flags := ""
 	if t.ReadOnly {
 		flags = "--readonly "
 	}
 	stdout, stderr := bounded{most: maxOutput}, bounded{most: maxReason}
-	err := r.Exec.Run(ctx, podexec.Command{
+	err := r.Exec.Run(timed, podexec.Command{
 		Namespace: r.plan.Namespace, Pod: v.pod, Container: "fio", Args: []string{"sh", "-c", fmt.Sprintf(script, flags)},
 		Stdin: strings.NewReader(p.JobFile(t)), Stdout: &stdout, Stderr: &stderr,
 	})
@@ -345,6 +354,8 @@ func (r *Runner) fio(ctx context.Context, v *volume, p Profile, t Task) (Load, e
 		return Load{}, fmt.Errorf("the image %s has no fio (%s): name one that has with --image: %w", r.plan.Image, strings.TrimSpace(stderr.String()), err)
 	case err != nil && ctx.Err() != nil:
 		return Load{}, ctx.Err()
+	case err != nil && timed.Err() != nil:
+		return Load{}, fmt.Errorf("fio has not ended within %s: %w", limit, err)
 	case err != nil:
 		return Load{}, fmt.Errorf("fio: %s: %w", strings.TrimSpace(stderr.String()), err)
 	}

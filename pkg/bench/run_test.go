@@ -340,6 +340,32 @@ func TestJudgeMove(t *testing.T) {
 	}
 }
 
+// TestWarning: what the cluster said about a claim that is never bound is in the error: the claim is
+// deleted.
+func TestWarning(t *testing.T) {
+	warning := func(name, about, message string, at time.Time) *corev1.Event {
+		return &corev1.Event{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, InvolvedObject: corev1.ObjectReference{Name: about}, Type: corev1.EventTypeWarning, Message: message, LastTimestamp: metav1.NewTime(at),
+		}
+	}
+	noon := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+	w := newWorld(t, userClass(), warning("a", "nearflash-bench-r1-1", "no room", noon), warning("b", "nearflash-bench-r1-1", "parameter cacheSize", noon.Add(time.Minute)), warning("c", "other", "fire", noon.Add(time.Hour)))
+	w.client = interceptor.NewClient(w.client, interceptor.Funcs{Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+		err := cl.Get(ctx, key, obj, opts...)
+		if pod, ok := obj.(*corev1.Pod); ok {
+			pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
+		}
+		return err
+	}})
+	_, err := w.runner().Run(t.Context(), planned(t, "none"))
+	if err == nil || !strings.HasSuffix(err.Error(), "; the last warning about nearflash-bench-r1-1: parameter cacheSize") {
+		t.Errorf("got %v", err)
+	}
+	if !slices.Contains(w.said, "waiting: pod nearflash-bench-r1-1-1 is Pending") {
+		t.Errorf("said %q", w.said)
+	}
+}
+
 // TestFailures: what is wrong is said with what to do.
 func TestFailures(t *testing.T) {
 	w := newWorld(t, userClass())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +18,8 @@ const (
 	startLimit, endLimit = 10 * time.Minute, 5 * time.Minute
 	// lookEvery is the time between two looks at an object that is waited for.
 	lookEvery = 250 * time.Millisecond
+	// tellAfter is how long somebody wonders before being told what is waited for.
+	tellAfter = 15 * time.Second
 )
 
 // errLimit is what waiting ends with when its time has run out.
@@ -60,7 +63,7 @@ func (r *Runner) start(ctx context.Context, v *volume, node string) error {
 		return fmt.Errorf("make pod %s: %w", pod.Name, err)
 	}
 	v.pod, v.node = pod.Name, node
-	return r.await(ctx, startLimit, func() (string, error) {
+	err := r.await(ctx, startLimit, func() (string, error) {
 		if err := r.Client.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
 			return "", fmt.Errorf("read pod %s: %w", pod.Name, err)
 		}
@@ -72,6 +75,29 @@ func (r *Runner) start(ctx context.Context, v *volume, node string) error {
 		}
 		return podProblem(pod), nil
 	})
+	if errors.Is(err, errLimit) {
+		err = fmt.Errorf("%w%s", err, r.lastWarning(ctx, pod.Spec.Volumes[0].PersistentVolumeClaim.ClaimName, pod.Name))
+	}
+	return err
+}
+
+// lastWarning is what was said last about one of some objects, which are deleted when the run ends.
+func (r *Runner) lastWarning(ctx context.Context, names ...string) string {
+	var list corev1.EventList
+	if err := r.Client.List(ctx, &list, client.InNamespace(r.plan.Namespace)); err != nil {
+		return "" // an account that may not read events
+	}
+	var last *corev1.Event
+	for i := range list.Items {
+		e := &list.Items[i]
+		if e.Type == corev1.EventTypeWarning && slices.Contains(names, e.InvolvedObject.Name) && (last == nil || last.LastTimestamp.Before(&e.LastTimestamp)) {
+			last = e
+		}
+	}
+	if last == nil {
+		return ""
+	}
+	return fmt.Sprintf("; the last warning about %s: %s", last.InvolvedObject.Name, last.Message)
 }
 
 func ready(p *corev1.Pod) bool {
@@ -164,7 +190,7 @@ func (r *Runner) findHandle(ctx context.Context, v *volume) error {
 
 // await looks until nothing is missing.
 func (r *Runner) await(ctx context.Context, limit time.Duration, look func() (missing string, err error)) error {
-	began := r.Now()
+	began, told := r.Now(), ""
 	for {
 		missing, err := look()
 		if ctx.Err() != nil {
@@ -175,6 +201,10 @@ func (r *Runner) await(ctx context.Context, limit time.Duration, look func() (mi
 		}
 		if r.Now().Sub(began) >= limit {
 			return fmt.Errorf("%w after %s: %s", errLimit, limit, missing)
+		}
+		if r.Now().Sub(began) >= tellAfter && missing != told {
+			r.Say("waiting: %s", missing)
+			told = missing
 		}
 		select {
 		case <-ctx.Done():

@@ -6,8 +6,9 @@
 // the Factory.
 //
 // Everything shown is read from the API server, and everything changed is a
-// field of an object there; adopt and release make objects again. Nothing is run on
-// nodes or in pods.
+// field of an object there; adopt and release make objects again. Two commands run
+// programs in pods: top asks the node plugins what they count, and so does bench, which
+// also runs fio in pods of its own.
 //
 // Users know volumes as claims of a namespace. A claim leads to its
 // PersistentVolume, whose volumeHandle is the name of the CachedVolume.

@@ -169,7 +169,7 @@ func (r *rig) runUntil(interrupt <-chan struct{}, args ...string) (code int, std
 	}
 	f := &kubectl.Factory{
 		Interruptible: r.again,
-		IOStreams: streams, Config: genericclioptions.NewConfigFlags(false), Clock: r.clock, Interactive: r.interactive, Terminal: r.terminal,
+		IOStreams:     streams, Config: genericclioptions.NewConfigFlags(false), Clock: r.clock, Interactive: r.interactive, Terminal: r.terminal,
 		Client: func() (client.Client, error) { return r.client, nil },
 		Executor: func() (kubectl.Executor, error) {
 			if r.executor == nil {
