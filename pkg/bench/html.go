@@ -111,10 +111,10 @@ func (r *Report) movedVolumes() []string {
 	return out
 }
 
-// movePlots are the dips of a volume's moves, beside each other: time zero is when the old pod ended.
+// movePlots are the dips of a volume's moves, beside each other: time zero is when the old pod was told to end.
 func (r *Report) movePlots(volume string) []plotView {
-	hits := chart{title: "hit rate beside a move, " + volume, x: "seconds since the old pod ended", y: "hit rate, %", top: 100}
-	rates := chart{title: "requests beside a move, " + volume, x: "seconds since the old pod ended", y: "requests/s"}
+	hits := chart{title: "hit rate beside a move, " + volume, x: "seconds since the old pod was to end", y: "hit rate, %", top: 100}
+	rates := chart{title: "requests beside a move, " + volume, x: "seconds since the old pod was to end", y: "requests/s"}
 	for _, m := range r.Moves {
 		if m.Volume != volume {
 			continue

@@ -59,7 +59,7 @@ func (r *Runner) move(ctx context.Context, v *volume, p Profile, to string, warm
 	m := Move{Volume: v.Name, Profile: p.Name, Warm: warm, From: v.node, To: to, WatchSeconds: watchAfter.Seconds()}
 	began := r.Now()
 	r.Say("%s, %s: moving from %s to %s", v.Name, p.Name, m.From, to)
-	if _, err := r.watched(ctx, v, p, watchBefore, began, &m.Series); err != nil {
+	if err := r.watched(ctx, v, p, watchBefore, began, &m.Series); err != nil {
 		return err
 	}
 	m.BeforeHitPercent = lastHits(m.Series)
@@ -71,13 +71,14 @@ func (r *Runner) move(ctx context.Context, v *volume, p Profile, to string, warm
 	if err := r.start(ctx, v, to); err != nil {
 		return err
 	}
-	first, err := r.watched(ctx, v, p, watchAfter, began, &m.Series)
-	if err != nil {
+	back := r.Now()
+	if err := r.watched(ctx, v, p, watchAfter, began, &m.Series); err != nil {
 		return err
 	}
-	m.AwayFrom, m.AwayTo, m.AwaySeconds = ended.Sub(began).Seconds(), first.Sub(began).Seconds(), first.Sub(ended).Seconds()
+	m.AwayFrom, m.AwayTo, m.AwaySeconds = ended.Sub(began).Seconds(), back.Sub(began).Seconds(), back.Sub(ended).Seconds()
 	m.judge(m.Series[before:])
 	if warm {
+		var err error
 		if m.Method, err = r.method(ctx, v); err != nil {
 			return err
 		}
@@ -87,10 +88,9 @@ func (r *Runner) move(ctx context.Context, v *volume, p Profile, to string, warm
 	return nil
 }
 
-// watched runs a profile and looks at the node as often as it measures. It returns when fio began.
-func (r *Runner) watched(ctx context.Context, v *volume, p Profile, long time.Duration, began time.Time, series *[]Point) (time.Time, error) {
+// watched runs a profile and looks at the node as often as it measures.
+func (r *Runner) watched(ctx context.Context, v *volume, p Profile, long time.Duration, began time.Time, series *[]Point) error {
 	last, known := r.sample(ctx, v)
-	start := r.Now()
 	done := make(chan error, 1)
 	go func() {
 		_, err := r.fio(ctx, v, p, Task{Time: long, Depth: r.plan.Depth})
@@ -100,7 +100,7 @@ func (r *Runner) watched(ctx context.Context, v *volume, p Profile, long time.Du
 	for {
 		select {
 		case err := <-done:
-			return start, err
+			return err
 		case <-r.After(moveSampleEvery):
 		}
 		now, ok := r.sample(ctx, v)

@@ -84,13 +84,13 @@ type Move struct {
 	To   string `json:"to"`
 	// Method is how the old node's cache was read; empty if it was not.
 	Method string `json:"method,omitempty"`
-	// AwaySeconds is from the end of the old pod to the first byte of the new one.
+	// AwaySeconds is from the order to end the old pod to the new one that is ready.
 	AwaySeconds float64 `json:"awaySeconds"`
 	// BeforeHitPercent and FirstHitPercent are of the last seconds before the move, and of the first
 	// after it.
 	BeforeHitPercent *float64 `json:"beforeHitPercent,omitempty"`
 	FirstHitPercent  *float64 `json:"firstHitPercent,omitempty"`
-	// LevelSeconds is how long after the new pod's first byte the hit rate was within five points of
+	// LevelSeconds is how long after the new pod was ready the hit rate was within five points of
 	// that before; absent if it was not while that was watched.
 	LevelSeconds *float64 `json:"levelSeconds,omitempty"`
 	WatchSeconds float64  `json:"watchSeconds"`
