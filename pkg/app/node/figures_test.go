@@ -75,8 +75,10 @@ func asked(t *testing.T, args ...string) (string, error) {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		// In this order: a socket that was there listens, or is about to.
+		_, there := os.Stat(c.socket)
 		err := c.Run(t.Context())
-		if _, listens := os.Stat(c.socket); err == nil || listens == nil && !strings.Contains(err.Error(), "connection refused") || time.Now().After(end) {
+		if err == nil || there == nil && !strings.Contains(err.Error(), "connection refused") && !strings.Contains(err.Error(), "no such file") || time.Now().After(end) {
 			return out.String(), err
 		}
 	}
