@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -256,7 +257,7 @@ func (f *fixture) wantNoReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := obj.Status.Cache; got != (v1alpha1.CacheStatus{}) {
+	if got := obj.Status.Cache; !reflect.DeepEqual(got, v1alpha1.CacheStatus{}) {
 		t.Errorf("the record says of another node's cache: %+v", got)
 	}
 }

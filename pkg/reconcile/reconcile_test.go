@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"reflect"
 	"testing"
 	"time"
 
@@ -320,7 +321,7 @@ func (c *cluster) testCondition(t *testing.T) {
 	}
 	c.must(t, c.records.MarkClean(t.Context(), id, fence))
 	eventually(t, "nothing is said of a cache that nobody has", func() bool {
-		return c.load(t, id).Status.Cache == (v1alpha1.CacheStatus{})
+		return reflect.DeepEqual(c.load(t, id).Status.Cache, v1alpha1.CacheStatus{})
 	})
 }
 
