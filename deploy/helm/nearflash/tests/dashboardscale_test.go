@@ -94,7 +94,7 @@ func subjects(m metrics.Metric) []subject {
 
 // choices are the values of labels, one series for each.
 var choices = map[string][]string{
-	"operation": {"read", "write"}, "result": {"hit", "miss"}, "level": {"writethrough", "draining"}, "window": {"5m", "total"},
+	"operation": {"read", "write"}, "result": {"hit", "miss"}, "level": {"writethrough", "draining"}, "window": {"5m", "total", "day"}, "fraction": {"0.1", "0.25"},
 	"device": {"volume", "ssd", "origin"}, "le": {"0.001", "0.01", "0.1", "+Inf"}, "mode": {"writeback"}, "health": {"Healthy"},
 	"from": {"peer"}, "outcome": {"completed", "ended", "failed"}, "address": {"192.0.2.1:9443", "192.0.2.2:9443"}, "certificate": {"server", "client"},
 	"component": {"node", "controller"}, "version": {"v1"}, "commit": {"c"}, "go_version": {"go1"},

@@ -30,6 +30,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
 	"github.com/nearflash/nearflash/pkg/metrics"
 	"github.com/nearflash/nearflash/pkg/observe"
+	"github.com/nearflash/nearflash/pkg/reuse"
 	"github.com/nearflash/nearflash/pkg/rpc"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -359,6 +360,7 @@ func TestMetricsText(t *testing.T) {
 		Cache:  &observe.Cache{Health: observe.Healthy, Mode: volume.ModeWriteback, SizeBytes: 1 << 30, DirtyBytes: 4096, DirtySince: now.Add(-time.Minute)},
 		Hits:   observe.HitRatios{Read: ratio, Write: ratio, ReadTotal: ratio, WriteTotal: ratio},
 		IO:     map[observe.Device]observe.IO{},
+		Reuse:  &reuse.Summary{Windows: []reuse.WindowSummary{{Window: reuse.Day, Reads: 1}}},
 	}
 	for _, device := range observe.Devices() {
 		sample.IO[device] = observe.IO{}
