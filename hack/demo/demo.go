@@ -89,6 +89,7 @@ func (d *demo) measure(ctx context.Context) (table, error) {
 		func(ctx context.Context, t *table) error { return d.remoteOnly(ctx, t, remote) },
 		func(ctx context.Context, t *table) error { return d.writethrough(ctx, t, through) },
 		func(ctx context.Context, t *table) error { return d.writeback(ctx, t, back) },
+		d.advise,
 		// From here on rates of hits are measured, not times.
 		func(ctx context.Context, t *table) error { return d.moves(ctx, t, through, remote, back) },
 	}

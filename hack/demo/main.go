@@ -1,6 +1,7 @@
 // Command demo shows in a cluster what nearflash is for. It makes a volume per
 // cache mode, measures each with fio in a pod, and the bare SSD beside them, moves one
-// to another node and back, prints one table, deletes everything and verifies that it is gone.
+// to another node and back, prints one table, deletes everything and verifies that it is gone. The last that
+// it prints is what kubectl nearflash advise has said of the volumes.
 //
 // It needs a cluster with two nodes that have a cache pool, such as the lab:
 //
@@ -66,7 +67,7 @@ func run(ctx context.Context, o options) error {
 	if err := errors.Join(err, d.clean(cctx)); err != nil {
 		return err
 	}
-	fmt.Printf("%s\n%s\n", t.verdict(), t.moved.text())
+	fmt.Printf("%s\n%s\n\n%s", t.verdict(), t.moved.text(), t.advice)
 	if o.markdown == "" {
 		return nil
 	}

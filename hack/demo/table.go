@@ -40,6 +40,8 @@ type table struct {
 	// the origin alone: 4 KiB random reads.
 	raw, warm, remote row
 	moved             moved
+	// advice is what kubectl nearflash advises for the volumes, with the command.
+	advice string
 }
 
 // moved are the hit rates of the first second after a move to another node.

@@ -10,8 +10,10 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -85,6 +87,9 @@ func run() error {
 	}
 	for _, c := range root.Commands() {
 		command(&b, c)
+		if err := output(&b, c.Name()); err != nil {
+			return err
+		}
 	}
 	b.WriteString(tail)
 	root.PersistentFlags().SortFlags = true
@@ -116,6 +121,22 @@ func command(b *bytes.Buffer, c *cobra.Command) {
 		b.WriteString("\n")
 		flags(b, local)
 	}
+}
+
+// outputs has, for some commands, what they print; a test of pkg/kubectl prints the same.
+const outputs = "pkg/kubectl/testdata/output"
+
+// output shows what a command prints, if there is a file of that.
+func output(b *bytes.Buffer, name string) error {
+	text, err := os.ReadFile(filepath.Join(outputs, name+".txt"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("output of %s: %w", name, err)
+	}
+	fmt.Fprintf(b, "\nIt prints:\n\n%s\n", indented(strings.TrimSpace(string(text))))
+	return nil
 }
 
 // indented makes text a block of code, whatever it was indented by.

@@ -299,11 +299,7 @@ func (o *adviseOptions) block(w io.Writer, a *advised) {
 	cache := a.v.Status.Cache
 	line(w, "Volume", "%s, %s on node %s", a.v.title(), quantity.Text(a.v.capacity()), orNone(a.Node))
 	if a.v.reported() {
-		now := shownMode(a.v)
-		if a.NowHitPercent != nil {
-			now += fmt.Sprintf(", %s; of the reads hit %s %% (5 minutes), %d %% are predicted", shownSize(a.v), number(cache.HitRate.ReadPercent), *a.NowHitPercent)
-		}
-		line(w, "Now", "%s", now)
+		line(w, "Now", "%s", a.now())
 	}
 	if s := a.Seen; s != nil {
 		line(w, "Seen", "in the last %s %s reads and writes, %s %% of them writes; looked at since %s ago", s.Window, number(s.Operations), number(s.WritePercent), ago(o.Clock.Now(), cache.Reuse.SinceTime))
@@ -331,6 +327,22 @@ func (o *adviseOptions) block(w io.Writer, a *advised) {
 		line(w, "Note", "%s", n)
 	}
 	o.todo(w, a)
+}
+
+// now is what the volume has, and how well that does, whether or not anything can be advised.
+func (a *advised) now() string {
+	cache, text := a.v.Status.Cache, shownMode(a.v)
+	if cache.Mode == v1alpha1.CacheModeNone || cache.SizeBytes == nil {
+		return text
+	}
+	text += ", " + shownSize(a.v)
+	if cache.HitRate.ReadPercent != nil {
+		text += fmt.Sprintf("; of the reads hit %d %% (5 minutes)", *cache.HitRate.ReadPercent)
+	}
+	if a.NowHitPercent != nil {
+		text += fmt.Sprintf(", %d %% are predicted", *a.NowHitPercent)
+	}
+	return text
 }
 
 // todo prints what does it.
