@@ -115,7 +115,7 @@ type ISCSISource struct {
 
 // CachedVolumeSpec is what the StorageClass or the PersistentVolume asked for.
 // cacheMode, cacheSize, maxCacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAgeSeconds, warmStart,
-// flushRequest and the request to prewarm may be changed while the volume is attached.
+// flushRequest, preload and the request to prewarm may be changed while the volume is attached.
 //
 // +kubebuilder:validation:XValidation:rule="self.cacheMode != 'writeback' || (has(self.acceptDirtyLoss) && self.acceptDirtyLoss == 'node-loss')",message="cacheMode writeback loses acknowledged writes when a node is lost before they are flushed: acceptDirtyLoss must be node-loss"
 // +kubebuilder:validation:XValidation:rule="self.cacheMode == 'none' || has(self.cacheSize)",message="cacheMode other than none needs a cacheSize"
@@ -234,6 +234,11 @@ type CachedVolumeSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	FlushRequest string `json:"flushRequest,omitempty"`
+
+	// preload asks the node to fill the cache with what the volume has, while it stays
+	// attached. Each new request is one preload; taking it away ends one that goes on.
+	// +optional
+	Preload *PreloadRequest `json:"preload,omitempty"`
 
 	// prewarmNode is a node to which the cache is copied, while the volume
 	// stays attached where it is: a move to that node then begins with it.
@@ -418,6 +423,10 @@ type CachedVolumeStatus struct {
 	// flush is the last flush that was asked for and is done.
 	// +optional
 	Flush FlushStatus `json:"flush,omitempty,omitzero"`
+
+	// preload is how far the last preload is that was asked for.
+	// +optional
+	Preload PreloadStatus `json:"preload,omitempty,omitzero"`
 
 	// freeze is the last answer to a request to freeze the filesystem.
 	// +optional

@@ -347,6 +347,16 @@ func (r fileRecords) ReportFreeze(_ context.Context, id volume.ID, f volume.Fenc
 	})
 }
 
+func (r fileRecords) ReportPreload(_ context.Context, id volume.ID, f volume.Fence, rep volume.PreloadReport) error {
+	return r.update(id, func(rec *fileRecord) error {
+		if rec.Volume.Fence != f {
+			return volume.ErrFenced
+		}
+		rec.Volume.Preloaded = rep
+		return nil
+	})
+}
+
 func (r fileRecords) TakeWarmSource(_ context.Context, id volume.ID, f volume.Fence) error {
 	return r.update(id, func(rec *fileRecord) error {
 		if rec.Volume.Fence != f {

@@ -18,6 +18,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/hydration"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/lease"
+	"github.com/nearflash/nearflash/pkg/attach/preload"
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
@@ -124,6 +125,9 @@ type Config struct {
 	Sysfs string
 	// Warm are the values of warm moves.
 	Warm WarmConfig
+	// PreloadPatience is after how long a preload on demand is given up of which nothing more is promoted; 0 is
+	// preload.Patience.
+	PreloadPatience time.Duration
 }
 
 // WarmConfig are the values of warm moves.
@@ -251,8 +255,9 @@ type Attacher struct {
 	hydrations *hydration.Runner
 	streams    *stream.Runner
 	prestages  prestages
-	// prewarms are the copies under way.
+	// prewarms are the copies under way, and preloads the caches that are filled on demand.
 	prewarms prewarms
+	preloads *preload.Runner
 	// heats has how often the parts of volumes are read.
 	heats *heat.Keeper
 	// leases has the caches that this node exports, and hotSets records what volumes read most.
@@ -337,6 +342,7 @@ func New(c Config, d Deps) *Attacher {
 	if d.Tools != nil {
 		a.leases.Dump, a.hotSets.Read = d.Tools.Dump, a.readInUse
 	}
+	a.preloads = &preload.Runner{Host: preloadHost{warmHost{a}}, Now: now, Patience: c.PreloadPatience}
 	a.dirtyLimits = &dirtylimit.Keeper{Host: limitHost{a}, Devices: d.DM, Sysfs: c.Sysfs, Now: d.Now}
 	a.cacheFaults = &cachefault.Watch{Host: faultHost{a}, Devices: d.DM, Node: c.Node, Sysfs: c.Sysfs, Now: now}
 	return a

@@ -21,6 +21,9 @@ import (
 // goes last: without it the kubelet takes the volume for unstaged, and asks no more (TearDownDevice in
 // its csi_block.go).
 func (a *Attacher) Unstage(ctx context.Context, id volume.ID, stagingPath string) error {
+	if err := a.preloads.Stop(ctx, id); err != nil { // it has files of the volume open
+		return err
+	}
 	if err := a.FS.Release(ctx, stagingPath); err != nil {
 		return err
 	}
@@ -123,6 +126,9 @@ func (a *Attacher) down(ctx context.Context, f downFacts, c ssd.Cache, action do
 		return err
 	}
 	if err := a.streams.Stop(ctx, e.ID); err != nil {
+		return err
+	}
+	if err := a.preloads.Stop(ctx, e.ID); err != nil {
 		return err
 	}
 	if action == downFlush && e.Streams() {

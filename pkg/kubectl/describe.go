@@ -153,6 +153,9 @@ func (o *describeOptions) identity(w io.Writer, v *volume, node nodeState) {
 		line(w, "Held", "%s", o.held(v))
 	}
 	warmStart(w, v)
+	if text := preloadText(v); text != "" {
+		line(w, "Preload", "%s", text)
+	}
 	if d := v.DeletionTimestamp; d != nil {
 		line(w, "Deleted", "%s ago, waits for %s", ago(o.Clock.Now(), *d), strings.Join(v.Finalizers, ", "))
 	}

@@ -220,6 +220,8 @@ func Volume(obj *v1alpha1.CachedVolume) (volume.Volume, error) {
 		PV:             obj.Status.PersistentVolumeName,
 		SpecGeneration: obj.Generation,
 		FlushRequest:   obj.Spec.FlushRequest,
+		Preload:        preload(obj.Spec.Preload),
+		Preloaded:      preloaded(obj.Status.Preload),
 		Prewarm:        prewarmOf(obj.Spec),
 		FlushDone:      obj.Status.Flush.Request,
 		Abandoned:      len(untold(obj)) > 0,

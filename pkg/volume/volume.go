@@ -277,6 +277,10 @@ type Volume struct {
 	// FlushRequest is the last flush that was asked for, FlushDone the last that
 	// was reported done; either may be "".
 	FlushRequest, FlushDone string
+	// Preload asks the fence's node to fill the cache; nil if nobody asks. Preloaded is how far the
+	// last one is.
+	Preload   *Preload
+	Preloaded PreloadReport
 	// Prewarm asks a node to prewarm the cache; nil if none is asked.
 	Prewarm *Prewarm
 	// Abandoned says that unflushed writes were abandoned, and that no pod has been
@@ -494,4 +498,7 @@ type Records interface {
 	// ReportFreeze answers a request to freeze the filesystem; ErrFenced if the record shows
 	// another owner or generation.
 	ReportFreeze(ctx context.Context, id ID, f Fence, r FreezeReport) error
+	// ReportPreload records how far a preload is; ErrFenced if the record shows another owner or
+	// generation.
+	ReportPreload(ctx context.Context, id ID, f Fence, r PreloadReport) error
 }

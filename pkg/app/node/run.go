@@ -154,6 +154,7 @@ func runOn(ctx context.Context, cfg Config, config *rest.Config, h host, made fu
 	group.Go(func() error { return p.owned.Run(ctx) })
 	group.Go(func() error { p.attacher.RunChanges(ctx, changeEvery); return nil })
 	group.Go(func() error { p.attacher.RunFreezes(ctx, changeEvery); return nil })
+	group.Go(func() error { p.attacher.RunPreloads(ctx, changeEvery); return nil })
 	group.Go(func() error { p.attacher.CacheFaults().Run(ctx, failoverEvery); return nil })
 	group.Go(func() error { p.attacher.RunReservations(ctx, reservationEvery); return nil })
 	group.Go(func() error { p.attacher.DirtyLimits().Run(ctx); return nil })
