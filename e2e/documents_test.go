@@ -123,6 +123,11 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 			}},
 			{path: "docs/how-to/choose-a-mode.md", steps: map[string]step{"kubectl nearflash top": watch}},
 			{path: "docs/how-to/size-a-cache.md", steps: map[string]step{
+				"kubectl nearflash preload -n shop data --path models": {before: func(ctx context.Context) {
+					cached(ctx)
+					_, err := v.run(ctx, "mkdir -p "+cluster.MountPath+"/models/large && dd if=/dev/urandom of="+cluster.MountPath+"/models/large/0 bs=1M count=4 oflag=direct conv=fsync status=none")
+					Expect(err).NotTo(HaveOccurred())
+				}},
 				"kubectl nearflash invalidate": {left: "the pod goes on; TestWithAPIServer of pkg/kubectl"},
 			}},
 			{path: "docs/how-to/read-the-metrics.md"},
@@ -147,6 +152,10 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 			}},
 			"kubectl nearflash drop": {after: func(ctx context.Context) {
 				w.mustType(ctx, "kubectl nearflash mode -n shop data writethrough")
+			}},
+			"kubectl nearflash preload -n shop data --path": {before: func(ctx context.Context) {
+				_, err := v.run(ctx, "mkdir -p "+cluster.MountPath+"/models/large && dd if=/dev/urandom of="+cluster.MountPath+"/models/large/0 bs=1M count=4 oflag=direct conv=fsync status=none")
+				Expect(err).NotTo(HaveOccurred())
 			}},
 		}
 		w.follow(ctx)

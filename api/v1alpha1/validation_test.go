@@ -237,6 +237,19 @@ func testChange(t *testing.T, c client.Client) {
 			of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.PrewarmNode = "node-b" },
 			want: `spec: Invalid value: prewarmNode and prewarmRequest go together`,
 		},
+		"preload": {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) {
+			s.Preload = &v1alpha1.PreloadRequest{Request: "r1", Path: "models/..large", BandwidthBytesPerSecond: ptr.To[int64](1 << 20)}
+		}},
+		"preload of another path": {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) {
+			s.Preload = &v1alpha1.PreloadRequest{Request: "r2", Path: "models/../.."}
+		}, want: `spec.preload.path: Invalid value: "models/../..": path must be one from the root of the volume, without a leading / and without ..`},
+		"preload from /": {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) {
+			s.Preload = &v1alpha1.PreloadRequest{Request: "r2", Path: "/models"}
+		}, want: `spec.preload.path: Invalid value: "/models": path must be one from the root of the volume, without a leading / and without ..`},
+		"slow preload": {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) {
+			s.Preload = &v1alpha1.PreloadRequest{Request: "r2", BandwidthBytesPerSecond: ptr.To[int64](1)}
+		}, want: `spec.preload.bandwidthBytesPerSecond: Invalid value: 1: bandwidthBytesPerSecond must be 0 or at least 1048576 (1Mi)`},
+		"no preload":      {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.Preload = nil }},
 		"flush":           {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.FlushRequest = "2026-11-21T10:00:00Z" }},
 		"warm start":      {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.From = v1alpha1.WarmStartOff }},
 		"claim":           {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.ClaimRef = &v1alpha1.ClaimReference{Namespace: "a", Name: "b"} }},

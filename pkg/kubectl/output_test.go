@@ -5,33 +5,42 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// TestDocumentedOutput: what the reference shows of commands is what they print. Each file of
-// testdata/output has the commands of one, each after "$ ", with their output; kubectldoc takes the same.
-func TestDocumentedOutput(t *testing.T) {
-	for command, objects := range map[string]func() []client.Object{
-		"advise": advisable,
-	} {
-		text, err := os.ReadFile(filepath.Join("testdata", "output", command+".txt"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		shown := strings.Split(string(text), "$ kubectl nearflash ")[1:]
-		if len(shown) == 0 {
-			t.Errorf("%s: nothing is shown", command)
-		}
-		for _, one := range shown {
-			line, want, _ := strings.Cut(one, "\n")
-			t.Run(line, func(t *testing.T) {
-				code, out, errOut := newRig(t, objects()...).run(append(strings.Fields(line), "--reported")...)
-				if code != 0 || errOut != "" {
-					t.Fatalf("%d: %s", code, errOut)
-				}
-				expect(t, "output", strings.TrimSpace(out), strings.TrimSpace(want))
-			})
-		}
+// shownOutput is a command of the reference with what it prints.
+type shownOutput struct {
+	args []string
+	out  string
+}
+
+// documentedOutput is what the reference shows of a command: a file of testdata/output, which kubectldoc takes
+// too, has command lines after "$ ", each with its output.
+func documentedOutput(t *testing.T, command string) []shownOutput {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "output", command+".txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []shownOutput
+	for _, one := range strings.Split(string(text), "$ kubectl nearflash ")[1:] {
+		line, out, _ := strings.Cut(one, "\n")
+		all = append(all, shownOutput{strings.Fields(line), strings.TrimSpace(out) + "\n"})
+	}
+	if len(all) == 0 {
+		t.Fatalf("nothing is shown of %s", command)
+	}
+	return all
+}
+
+// TestDocumentedAdvice: advise prints what the reference shows.
+func TestDocumentedAdvice(t *testing.T) {
+	for _, one := range documentedOutput(t, "advise") {
+		t.Run(strings.Join(one.args, " "), func(t *testing.T) {
+			code, out, errOut := newRig(t, advisable()...).run(append(one.args, "--reported")...)
+			if code != 0 || errOut != "" {
+				t.Fatalf("%d: %s", code, errOut)
+			}
+			expect(t, "output", out, one.out)
+		})
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 func TestHelp(t *testing.T) {
-	for _, verb := range []string{"list", "top", "describe", "migrate", "migrations", "flush", "mode", "resize", "drop", "invalidate", "abandon", "pools", "doctor", "version", "completion", "adopt", "release"} {
+	for _, verb := range []string{"list", "top", "describe", "migrate", "migrations", "flush", "preload", "mode", "resize", "drop", "invalidate", "abandon", "pools", "doctor", "version", "completion", "adopt", "release"} {
 		code, out, errOut := newRig(t).run(verb, "--help")
 		if code != 0 || errOut != "" || !strings.Contains(out, "kubectl nearflash "+verb) {
 			t.Errorf("%s: exit status %d, errors %q, help %q", verb, code, errOut, out)
