@@ -60,7 +60,7 @@ func (d *disk) preloadSaid() volume.PreloadReport {
 func (d *disk) filesHit(folder string) float64 {
 	t := d.m.t
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(d.req.StagingPath, folder, "*"))
+	files, err := filepath.Glob(filepath.Join(d.req.StagingPath, folder, "file*"))
 	mustPass(t, "files", err)
 	if len(files) == 0 {
 		t.Fatalf("%s has no files", folder)

@@ -7,12 +7,12 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/cachefault"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/preload"
-	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -89,6 +89,10 @@ func (h preloadHost) Mounted(ctx context.Context, id volume.ID) (path string, fo
 
 // ReadPreloadMap implements preload.Host.
 func (h preloadHost) ReadPreloadMap(ctx context.Context, id volume.ID) (cachemap.Map, error) {
+	// The kernel writes the map when somebody flushes, and else never.
+	if err := h.DM.Commit(ctx, layout.Device(id, layout.Top)); err != nil {
+		return cachemap.Map{}, err
+	}
 	c, err := h.ssd.Inspect(ctx, h.Pool.View().VG, id)
 	if err != nil {
 		return cachemap.Map{}, err
@@ -105,7 +109,7 @@ func (h preloadHost) OpenTop(ctx context.Context, id volume.ID) (preload.Source,
 	if !found {
 		return nil, fmt.Errorf("%w: volume %s has no device", volume.ErrUnavailable, id)
 	}
-	return blockdev.OpenDirect(top.DevPath())
+	return h.Blocks.Open(top.DevPath(), unix.O_RDONLY|unix.O_DIRECT)
 }
 
 // Bandwidth implements preload.Host.
