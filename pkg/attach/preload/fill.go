@@ -23,6 +23,8 @@ const (
 	roundLeast = 300 * time.Millisecond
 	// roundChunks are the most chunks that a round reads of, leastChunks the fewest, whatever the bandwidth.
 	roundChunks, leastChunks = 2048, 16
+	// roundAhead is how many seconds' worth of the bandwidth a round reads of: few of it come in at once.
+	roundAhead = 4
 	// roundReads are the reads that are under way at once, readBytes is the length of one.
 	roundReads, readBytes = 4, 4096
 	// lookRounds is how many rounds go by between two looks at the map, and lookShare how much longer
@@ -178,12 +180,12 @@ func (l *list) whole() (volume.PreloadState, string) {
 	return volume.PreloadCompleted, "everything is cached"
 }
 
-// window is how many chunks a round reads of: what may come in within a second.
+// window is how many chunks a round reads of.
 func (f *filling) window(chunk uint64) int {
 	if f.bandwidth <= 0 {
 		return roundChunks
 	}
-	return int(min(max(f.bandwidth/int64(chunk), leastChunks), roundChunks))
+	return int(min(max(roundAhead*f.bandwidth/int64(chunk), leastChunks), roundChunks))
 }
 
 // rounds reads of each chunk, in some rounds that take at least so long.
