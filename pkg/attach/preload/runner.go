@@ -118,7 +118,7 @@ func (r *Runner) Look(ctx context.Context, recs []volume.Volume) (busy bool) {
 	known := map[volume.ID]bool{}
 	for _, rec := range recs {
 		known[rec.ID] = true
-		if rec.Preload == nil && (rec.Preloaded.State == "" || rec.Preloaded.Over()) && r.job(rec.ID) == nil {
+		if idle(rec) && r.job(rec.ID) == nil {
 			continue
 		}
 		on, err := r.look(ctx, rec)
@@ -132,6 +132,15 @@ func (r *Runner) Look(ctx context.Context, recs []volume.Volume) (busy bool) {
 		busy = true
 	}
 	return busy
+}
+
+// idle reports whether a record asks for nothing, and waits for no answer.
+func idle(rec volume.Volume) bool {
+	said := rec.Preloaded
+	if rec.Preload == nil {
+		return said.State == "" || said.Over()
+	}
+	return said.Request == rec.Preload.Request && said.Over()
 }
 
 // gone are the volumes that are read of which this node has no record any more.
