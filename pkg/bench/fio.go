@@ -39,7 +39,7 @@ type fioSide struct {
 	Bytes    float64 `json:"bw_bytes"`
 	// Runtime is in milliseconds.
 	Runtime int64      `json:"runtime"`
-	Latency fioLatency `json:"clat_ns"`
+	Latency fioLatency `json:"lat_ns"`
 }
 
 // fioLatency has a bin for each length of time that was seen: its value in nanoseconds, and how often.

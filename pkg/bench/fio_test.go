@@ -25,14 +25,14 @@ func TestParseLoadGolden(t *testing.T) {
 	busy := 90.0
 	for name, want := range map[string]Load{
 		"fio-oltp.json": {
-			IOPS: 13413.879181, ReadIOPS: 9412.381428, WriteIOPS: 4001.497753, BytesPerSecond: 109886497, Seconds: 2.003, JobCPUPercent: 15.234765, NodeCPUPercent: &busy,
-			Latency: Latency{MeanMicros: 254.378206, P50Micros: 86.528, P90Micros: 272.384, P99Micros: 2473.984, P999Micros: 25559.04, MaxMicros: 66846.72},
-			Sync:    &Latency{MeanMicros: 717.880017, P50Micros: 254.976, P90Micros: 1269.76, P99Micros: 8585.216, P999Micros: 28966.912, MaxMicros: 64225.28},
+			IOPS: 36381.309345, ReadIOPS: 25456.771614, WriteIOPS: 10924.537731, BytesPerSecond: 298035686, Seconds: 2.001, JobCPUPercent: 34.7, NodeCPUPercent: &busy,
+			Latency: Latency{MeanMicros: 101.991067, P50Micros: 78.336, P90Micros: 160.768, P99Micros: 395.264, P999Micros: 1925.12, MaxMicros: 21626.88},
+			Sync:    &Latency{MeanMicros: 215.496531, P50Micros: 171.008, P90Micros: 309.248, P99Micros: 962.56, P999Micros: 4177.92, MaxMicros: 21626.88},
 			jobs:    1,
 		},
 		"fio-read-two-jobs.json": {
-			IOPS: 34044.955045, ReadIOPS: 34044.955045, BytesPerSecond: 139448135, Seconds: 1.001, JobCPUPercent: 16.9, NodeCPUPercent: &busy,
-			Latency: Latency{MeanMicros: 108.140044, P50Micros: 74.24, P90Micros: 107.008, P99Micros: 569.344, P999Micros: 8290.304, MaxMicros: 46399.488},
+			IOPS: 53554.445554, ReadIOPS: 53554.445554, BytesPerSecond: 219359008, Seconds: 1.001, JobCPUPercent: 25.5, NodeCPUPercent: &busy,
+			Latency: Latency{MeanMicros: 93.024351, P50Micros: 80.384, P90Micros: 111.104, P99Micros: 317.44, P999Micros: 2572.288, MaxMicros: 8585.216},
 			jobs:    2,
 		},
 	} {
@@ -58,14 +58,14 @@ func TestParseLoadGolden(t *testing.T) {
 }
 
 func TestParseLoadErrors(t *testing.T) {
-	const latency = `"clat_ns":{"bins":{"1000":5}}`
+	const latency = `"lat_ns":{"bins":{"1000":5}}`
 	for name, out := range map[string]string{
 		"no JSON":      "fio: failed\n",
 		"cut off":      `{"jobs":[`,
 		"no job":       `{"jobs":[]}`,
 		"job failed":   `{"jobs":[{"error":5,"read":{"total_ios":1,` + latency + `}}]}`,
 		"nothing done": `{"jobs":[{"read":{"total_ios":0}}]}`,
-		"another bin":  `{"jobs":[{"read":{"clat_ns":{"bins":{"fast":5}}}}]}`,
+		"another bin":  `{"jobs":[{"read":{"lat_ns":{"bins":{"fast":5}}}}]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got, err := parseLoad([]byte(out)); !errors.Is(err, ErrFio) {

@@ -25,19 +25,19 @@ func TestJobFile(t *testing.T) {
 	}{
 		"a profile": {
 			profile: oltp, task: Task{Path: "/dev/x", Time: 30 * time.Second},
-			want: common + "rw=randrw\nrwmixread=70\nbs=8k\nfsync=8\niodepth=16\nfilename=/dev/x\nallow_file_create=0\ntime_based=1\nruntime=30\n[oltp]\n",
+			want: common + "rw=randrw\nrwmixread=70\nbs=8k\nfsync=8\niodepth=16\nlat_percentiles=1\nfilename=/dev/x\nallow_file_create=0\ntime_based=1\nruntime=30\n[oltp]\n",
 		},
 		"another depth": {
 			profile: oltp, task: Task{Path: "/dev/x", Time: 2 * time.Second, Depth: 1},
-			want: common + "rw=randrw\nrwmixread=70\nbs=8k\nfsync=8\niodepth=1\nfilename=/dev/x\nallow_file_create=0\ntime_based=1\nruntime=2\n[oltp]\n",
+			want: common + "rw=randrw\nrwmixread=70\nbs=8k\nfsync=8\niodepth=1\nlat_percentiles=1\nfilename=/dev/x\nallow_file_create=0\ntime_based=1\nruntime=2\n[oltp]\n",
 		},
 		"once over all of it": {
 			profile: fill, task: Task{Path: "/dev/x"},
-			want: common + "rw=write\nbs=1m\nend_fsync=1\niodepth=8\nfilename=/dev/x\nallow_file_create=0\n[fill]\n",
+			want: common + "rw=write\nbs=1m\nend_fsync=1\niodepth=8\nlat_percentiles=1\nfilename=/dev/x\nallow_file_create=0\n[fill]\n",
 		},
 		"a job file keeps its depth": {
 			profile: own, task: Task{Path: "/data/y", Time: 5 * time.Second, Depth: 64},
-			want: "[global]\nioengine=psync\nfilename=/data/y\nallow_file_create=0\ntime_based=1\nruntime=5\n[readers]\nrw=randread\nbs=16k\nnumjobs=2\n[log]\nrw=write\nbs=4k\nfdatasync=1\n",
+			want: "[global]\nioengine=psync\nlat_percentiles=1\nfilename=/data/y\nallow_file_create=0\ntime_based=1\nruntime=5\n[readers]\nrw=randread\nbs=16k\nnumjobs=2\n[log]\nrw=write\nbs=4k\nfdatasync=1\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -27,7 +27,7 @@ type fios struct {
 	t      *testing.T
 	output []byte
 	// during is called while fio runs, with how often it ran.
-	during func(n int)
+	during func(ctx context.Context, n int)
 
 	mu sync.Mutex
 	n  int
@@ -54,7 +54,7 @@ func (f *fios) Run(ctx context.Context, c podexec.Command) error {
 	}
 	f.n++
 	if f.during != nil {
-		f.during(f.n)
+		f.during(ctx, f.n)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -194,17 +194,13 @@ func TestBenchInterrupted(t *testing.T) {
 					return c.List(ctx, list, opts...)
 				}})
 			}
-			interrupted := make(chan struct{})
-			f.during = func(n int) {
+			f.during = func(ctx context.Context, n int) {
 				if n == 8 {
 					close(interrupt)
-					<-interrupted
+					<-ctx.Done()
 				}
 			}
-			ended := make(chan struct{})
-			go func() { <-interrupt; close(interrupted); close(ended) }()
 			code, out, errOut := r.runUntil(interrupt, "bench", "-n", "shop", "--image", "fio:3", "--runtime", "4s")
-			<-ended
 			if code != 1 || !strings.Contains(errOut, "error: interrupted") || !strings.Contains(out, "none     randread") {
 				t.Errorf("exit status %d, output %s, errors %s", code, out, errOut)
 			}
