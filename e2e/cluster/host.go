@@ -58,6 +58,12 @@ func (l *Lab) ReplaceTarget(ctx context.Context, program string) error {
 	return err
 }
 
+// AddImage loads an archive of an image on the nodes.
+func (l *Lab) AddImage(ctx context.Context, archive string) error {
+	_, err := l.do(ctx, nil, "images", "add", archive)
+	return err
+}
+
 // SaveMachine makes an image of the disks of a machine that was killed.
 func (l *Lab) SaveMachine(ctx context.Context, machine, name string) error {
 	_, err := l.do(ctx, nil, "machine", "save", machine, name)

@@ -44,6 +44,8 @@ const (
 	Ceph Group = "ceph"
 	// Upstream is Kubernetes' own suite of tests and the images that its pods run.
 	Upstream Group = "upstream"
+	// Database is the image of a database, with PostgreSQL and pgbench, as an archive for `images add`.
+	Database Group = "database"
 	// Kind is what a cluster made by kind needs: Images, and archives of the sidecars
 	// and of what test pods run.
 	Kind Group = "kind"
@@ -54,7 +56,7 @@ const (
 
 // Groups returns all groups.
 func Groups() []Group {
-	return append([]Group{Envtest, EnvtestOldest, EnvtestNewest, Helm, Prometheus, Kernel, Cluster, PD, Ceph, Images, ImagesARM64, Kind, KindGuest, Upstream}, StockKernels()...)
+	return append([]Group{Envtest, EnvtestOldest, EnvtestNewest, Helm, Prometheus, Kernel, Cluster, PD, Ceph, Database, Images, ImagesARM64, Kind, KindGuest, Upstream}, StockKernels()...)
 }
 
 // Options say what is needed and where it is kept.
@@ -202,7 +204,7 @@ type plan struct {
 	arm64Images                   *imageStep
 	otherImages                   *archiveStep
 	kindPrograms, kindGuest       *task
-	pd, ceph, cephCSI             *task
+	pd, ceph, cephCSI, database   *task
 	// stock are the kernels of distributions.
 	stock map[Group]*task
 
@@ -279,6 +281,9 @@ func (b *builder) plan(groups []Group) (*plan, error) {
 		if err := b.planCeph(p); err != nil {
 			return nil, err
 		}
+	}
+	if slices.Contains(groups, Database) {
+		b.planDatabase(p)
 	}
 	if full {
 		p.fullImages = b.fullImages(p.nodeTools)

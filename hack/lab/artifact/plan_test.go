@@ -60,6 +60,7 @@ func TestPlanGroups(t *testing.T) {
 		"ceph": {
 			groups: []Group{Ceph}, wantTasks: []string{"ceph", "sidecars", "workload"}, wantTools: []string{"gpgv", "mmdebstrap"},
 		},
+		"database": {groups: []Group{Database}, wantTasks: []string{"database"}, wantTools: []string{"gpgv", "mmdebstrap"}},
 		"kind": {
 			groups:    []Group{Kind},
 			wantTasks: []string{"full images", "node-tools", "other images", "sidecars", "workload"}, wantTools: []string{"gpgv", "mmdebstrap"},
@@ -113,7 +114,7 @@ func TestPlanGroups(t *testing.T) {
 func tasks(p *plan) []*task {
 	return slices.DeleteFunc(slices.AppendSeq([]*task{
 		p.envtest, p.envtestOldest, p.envtestNewest, p.kube, p.sidecars, p.helm, p.prometheus, p.upstream, p.nodeRoot, p.nodeTools, p.nodeToolsARM64, p.workload, p.kernel, p.nodeBase, p.kindPrograms,
-		p.kindGuest, p.pd, p.ceph,
+		p.kindGuest, p.pd, p.ceph, p.database,
 	}, maps.Values(p.stock)), func(t *task) bool { return t == nil })
 }
 

@@ -43,6 +43,8 @@ type Set struct {
 	CephCSI string
 	// Sidecars are programs for an origin's controller (PD, Ceph).
 	Sidecars Sidecars
+	// Database is an archive of the image of a database (Database).
+	Database string
 	// KindGuest is the directory of root.ext4, node.tar and kind (KindGuest).
 	KindGuest string
 	// Stock are the kernels of distributions (their groups).
@@ -130,6 +132,9 @@ func (p *plan) set(groups []Group) *Set {
 			Snapshotter: p.sidecars.file("csi-snapshotter"),
 		}
 	}
+	if p.database != nil {
+		s.Database = p.database.file(databaseArchive)
+	}
 	if p.kindGuest != nil {
 		s.KindGuest = p.kindGuest.dir
 	}
@@ -167,6 +172,8 @@ func (s *Set) Dir(g Group) (string, error) {
 		path = s.PD
 	case Ceph:
 		path = s.CephRoot
+	case Database:
+		path = s.Database
 	case Images:
 		if len(s.FullImages) > 0 {
 			path = s.FullImages[0]
