@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -80,9 +81,7 @@ var _ = Describe("kubectl nearflash bench", Label("bench-command", "kubectl", "l
 		text, err := os.ReadFile(page)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(string(text)).To(And(ContainSubstring("<svg"), ContainSubstring("hit rate beside a move"), HaveSuffix("</html>\n")))
-		if keep := os.Getenv(benchPageVariable); keep != "" {
-			Expect(os.WriteFile(keep, text, 0o600)).To(Succeed())
-		}
+		Expect(keepReport("report", out, text)).To(Succeed())
 		s.expectNoBench(ctx)
 	}, NodeTimeout(30*time.Minute))
 
@@ -111,8 +110,17 @@ var _ = Describe("kubectl nearflash bench", Label("bench-command", "kubectl", "l
 	}, NodeTimeout(2*specLimit))
 })
 
-// benchPageVariable names a file that the page is kept in.
-const benchPageVariable = "NEARFLASH_BENCH_PAGE"
+// benchKeepVariable names a folder that reports are kept in, of which documents show some.
+const benchKeepVariable = "NEARFLASH_BENCH_KEEP"
+
+// keepReport keeps a report and its page where somebody wants them.
+func keepReport(name, report string, page []byte) error {
+	folder := os.Getenv(benchKeepVariable)
+	if folder == "" {
+		return nil
+	}
+	return errors.Join(os.WriteFile(filepath.Join(folder, name+".json"), []byte(report), 0o600), os.WriteFile(filepath.Join(folder, name+".html"), page, 0o600))
+}
 
 // watchVolumes has the volumes of claims that a program makes in the space be searched for when the
 // spec ends, until the function that it returns is called.

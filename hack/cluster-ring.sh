@@ -78,6 +78,10 @@ fi
 if [[ -n $origin ]]; then "$out/lab" artifacts "$origin"; fi
 NEARFLASH_PROMETHEUS="$("$out/lab" artifacts --print-dir prometheus)/prometheus"
 export NEARFLASH_PROMETHEUS
+if selected "($labels) && database"; then
+  NEARFLASH_DATABASE_IMAGE="$("$out/lab" artifacts --print-dir database)/database.tar"
+  export NEARFLASH_DATABASE_IMAGE
+fi
 if selected "($labels) && dashboard"; then
   GOWORK=off GOFLAGS=-mod=mod go build -C hack/tools/plot -o "$PWD/$out/plot" .
   export NEARFLASH_PLOT="$PWD/$out/plot" NEARFLASH_DASHBOARD="$PWD/$out/dashboard.svg"

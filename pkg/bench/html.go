@@ -33,10 +33,9 @@ type plotView struct {
 
 // HTML returns the report as one page, which needs nothing from elsewhere.
 func (r *Report) HTML() ([]byte, error) {
-	v := view{Report: r, When: r.Began.Format(time.DateTime + " UTC"), Took: seconds(r.Seconds), Head: head, Lines: r.lines()[1:]}
-	for _, row := range r.Rows {
-		v.Cells = append(v.Cells, row.cells())
-	}
+	v := view{Report: r, When: r.Began.Format(time.DateTime + " UTC"), Took: seconds(r.Seconds), Lines: r.lines()[1:]}
+	cells := r.cells()
+	v.Head, v.Cells = cells[0], cells[1:]
 	for _, profile := range r.profiles() {
 		v.Plots = append(v.Plots, r.latencyPlot(profile))
 		if p, any := r.hitPlot(profile); any {
@@ -45,6 +44,9 @@ func (r *Report) HTML() ([]byte, error) {
 	}
 	for _, volume := range r.movedVolumes() {
 		v.Plots = append(v.Plots, r.movePlots(volume)...)
+	}
+	for _, d := range r.Databases {
+		v.Plots = append(v.Plots, d.plots()...)
 	}
 	var b bytes.Buffer
 	if err := page.Execute(&b, v); err != nil {

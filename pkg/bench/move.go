@@ -30,8 +30,7 @@ func (r *Runner) moves(ctx context.Context, v *volume, p Profile) error {
 	if err := r.move(ctx, v, p, r.plan.Other, true); err != nil {
 		return fmt.Errorf("move with the cache: %w", err)
 	}
-	var again Row
-	if err := r.warmUp(ctx, v, p, &again); err != nil {
+	if _, _, err := r.warmUp(ctx, v, p.Name, r.window(v, p)); err != nil {
 		return err
 	}
 	if err := r.forget(ctx, v); err != nil {

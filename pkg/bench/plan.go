@@ -36,10 +36,12 @@ type Plan struct {
 	Namespace string
 	// Node is where everything is measured. Other is where volumes move to; "" has none move.
 	Node, Other string
-	// Image has fio and sh.
+	// Image has fio and sh; with Database, PostgreSQL with pgbench, sh and su.
 	Image    string
 	Subjects []Subject
+	// Profiles are empty with Database.
 	Profiles []Profile
+	Database *Database
 	// Size is that of each volume.
 	Size resource.Quantity
 	// Runtime is how long each row is measured, WarmLimit the most that warming takes.
@@ -125,13 +127,17 @@ func Derive(template *storagev1.StorageClass, run string, mode v1alpha1.CacheMod
 	}, nil
 }
 
-// claim is that of a subject. It is a block device: what a filesystem does is not what a cache does.
+// claim is that of a subject. It is a block device, because what a filesystem does is not what a cache
+// does; but a database has a filesystem.
 func (p *Plan) claim(s Subject) *corev1.PersistentVolumeClaim {
-	block := corev1.PersistentVolumeBlock
+	mode := corev1.PersistentVolumeBlock
+	if p.Database != nil {
+		mode = corev1.PersistentVolumeFilesystem
+	}
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: p.meta(s),
 		Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: &s.Class, VolumeMode: &block,
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: &s.Class, VolumeMode: &mode,
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: p.Size}},
 		},
 	}
@@ -164,7 +170,7 @@ func (p *Plan) pod(s Subject, node string, nth int) *corev1.Pod {
 	} else {
 		container.VolumeMounts = []corev1.VolumeMount{{Name: volumeName, MountPath: mountPath, ReadOnly: true}}
 	}
-	return &corev1.Pod{
+	pod := &corev1.Pod{
 		ObjectMeta: p.meta(s, strconv.Itoa(nth)),
 		Spec: corev1.PodSpec{
 			Affinity:   onNode(node),
@@ -175,6 +181,18 @@ func (p *Plan) pod(s Subject, node string, nth int) *corev1.Pod {
 			}}},
 		},
 	}
+	if p.Database != nil {
+		p.databasePod(pod)
+	}
+	return pod
+}
+
+// programs are what an image is called for.
+func (p *Plan) programs() string {
+	if p.Database != nil {
+		return "PostgreSQL with pgbench, a user postgres, sh, su and sleep"
+	}
+	return "sh and sleep"
 }
 
 // onNode has the scheduler choose a node by its name: a pod that is put there past the scheduler would

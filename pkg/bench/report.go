@@ -26,6 +26,8 @@ type Report struct {
 	Rows []Row `json:"rows"`
 	// Moves are moves in the middle.
 	Moves []Move `json:"moves,omitempty"`
+	// Databases are what was measured instead of Rows.
+	Databases []DatabaseRow `json:"databases,omitempty"`
 	// Notes say what is not known, and why.
 	Notes []string `json:"notes,omitempty"`
 }
@@ -155,9 +157,8 @@ func seconds(s float64) string { return (time.Duration(s) * time.Second).String(
 // Table writes the report for people.
 func (r *Report) Table(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, strings.Join(head, "\t"))
-	for _, row := range r.Rows {
-		fmt.Fprintln(w, strings.Join(row.cells(), "\t"))
+	for _, cells := range r.cells() {
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -169,6 +170,25 @@ func (r *Report) Table(out io.Writer) error {
 	}
 	return nil
 }
+
+// cells are the table, its head first.
+func (r *Report) cells() [][]string {
+	if len(r.Databases) > 0 {
+		out := [][]string{databaseHead}
+		for _, d := range r.Databases {
+			out = append(out, d.cells()...)
+		}
+		return out
+	}
+	out := [][]string{head}
+	for _, row := range r.Rows {
+		out = append(out, row.cells())
+	}
+	return out
+}
+
+// Empty tells that nothing was measured.
+func (r *Report) Empty() bool { return len(r.Rows)+len(r.Databases) == 0 }
 
 // lines are what is said below the table.
 func (r *Report) lines() []string {
@@ -183,7 +203,15 @@ func (r *Report) lines() []string {
 		lines = append(lines, fmt.Sprintf("the way to the origin: %s/s by sequential reads of 1 MiB, %s/s by random ones",
 			quantity.Text(int64(l.SequentialBytesPerSecond)), quantity.Text(int64(l.RandomBytesPerSecond))))
 	}
-	lines = append(lines, notRaw)
+	for _, d := range r.Databases {
+		lines = append(lines, d.databaseText())
+		for _, m := range d.Moves {
+			lines = append(lines, d.moveText(m))
+		}
+	}
+	if len(r.Rows) > 0 {
+		lines = append(lines, notRaw)
+	}
 	return append(lines, r.Notes...)
 }
 

@@ -86,20 +86,36 @@ func (r *Runner) note(format string, args ...any) {
 	r.report.Notes = append(r.report.Notes, text)
 }
 
-// subject measures all profiles on one volume.
+// subject measures everything on one volume.
 func (r *Runner) subject(ctx context.Context, s Subject) error {
 	r.Say("%s: a volume is made on node %s", s.Name, r.plan.Node)
 	v, err := r.make(ctx, s)
 	if err != nil {
 		return err
 	}
-	if s.Claim == "" {
-		r.Say("%s: %s are written once", s.Name, r.plan.Size.String())
+	measure := r.profiles
+	if r.plan.Database != nil {
+		measure = r.database
+	}
+	if err := measure(ctx, v); err != nil {
+		return err
+	}
+	if r.plan.Keep {
+		return nil
+	}
+	r.Say("%s: the volume is deleted", s.Name)
+	return r.drop(ctx, v)
+}
+
+// profiles measures fio's profiles on a volume.
+func (r *Runner) profiles(ctx context.Context, v *volume) error {
+	if v.Claim == "" {
+		r.Say("%s: %s are written once", v.Name, r.plan.Size.String())
 		if _, err := r.fio(ctx, v, fill, Task{}); err != nil {
 			return fmt.Errorf("fill the volume: %w", err)
 		}
 	}
-	if !s.cached() {
+	if !v.cached() {
 		if err := r.link(ctx, v); err != nil {
 			return err
 		}
@@ -111,16 +127,10 @@ func (r *Runner) subject(ctx context.Context, s Subject) error {
 		}
 		r.report.Rows = append(r.report.Rows, *row)
 	}
-	if s.cached() && r.plan.Other != "" {
-		if err := r.moves(ctx, v, r.plan.Profiles[0]); err != nil {
-			return err
-		}
+	if v.cached() && r.plan.Other != "" {
+		return r.moves(ctx, v, r.plan.Profiles[0])
 	}
-	if r.plan.Keep {
-		return nil
-	}
-	r.Say("%s: the volume is deleted", s.Name)
-	return r.drop(ctx, v)
+	return nil
 }
 
 // link measures what the way to the origin carries, by a volume without a cache.
@@ -146,7 +156,8 @@ func (r *Runner) row(ctx context.Context, v *volume, p Profile) (*Row, error) {
 	row := &Row{Volume: v.Name, Mode: string(v.Mode), Profile: p.Name, Depth: r.depth(p)}
 	began := r.Now()
 	if v.cached() {
-		if err := r.warmUp(ctx, v, p, row); err != nil {
+		var err error
+		if row.WarmUp, row.Series, err = r.warmUp(ctx, v, p.Name, r.window(v, p)); err != nil {
 			return nil, err
 		}
 	}
@@ -181,35 +192,42 @@ func (r *Runner) depth(p Profile) int {
 	return p.Depth
 }
 
-// warmUp reads a volume until its hit rate is flat, or the time is up.
-func (r *Runner) warmUp(ctx context.Context, v *volume, p Profile, row *Row) error {
-	r.Say("%s, %s: warming, for %s at most", v.Name, p.Name, r.plan.WarmLimit)
+// window is a round of reading by fio.
+func (r *Runner) window(v *volume, p Profile) func(context.Context) (Load, error) {
+	return func(ctx context.Context) (Load, error) {
+		return r.fio(ctx, v, p, Task{Time: warmWindow, Depth: r.plan.Depth})
+	}
+}
+
+// warmUp has a volume be used, window by window, until its hit rate is flat, or the time is up.
+func (r *Runner) warmUp(ctx context.Context, v *volume, name string, use func(context.Context) (Load, error)) (*WarmUp, []Point, error) {
+	r.Say("%s, %s: warming, for %s at most", v.Name, name, r.plan.WarmLimit)
 	began, w := r.Now(), &WarmUp{}
+	var series []Point
 	before, known := r.settled(ctx, v)
 	for {
-		load, err := r.fio(ctx, v, p, Task{Time: warmWindow, Depth: r.plan.Depth})
+		load, err := use(ctx)
 		if err != nil {
-			return fmt.Errorf("warm: %w", err)
+			return nil, nil, fmt.Errorf("warm: %w", err)
 		}
 		now, alsoKnown := r.settled(ctx, v)
 		window := windowOf(before, now, known && alsoKnown)
 		window.IOPS, window.Seconds = load.IOPS, r.Now().Sub(began).Seconds()
 		before, known = now, alsoKnown
 		w.Windows = append(w.Windows, window)
-		row.Series = append(row.Series, Point{Seconds: window.Seconds, HitPercent: window.HitPercent, IOPS: &load.IOPS, MeanMicros: &load.Latency.MeanMicros})
+		series = append(series, Point{Seconds: window.Seconds, HitPercent: window.HitPercent, IOPS: &load.IOPS, MeanMicros: &load.Latency.MeanMicros})
 		state := warmth(w.Windows)
 		w.Flat, w.By, w.Seconds = state.Flat, state.By, window.Seconds
 		if w.Flat {
 			break
 		}
 		if r.Now().Sub(began) >= r.plan.WarmLimit {
-			r.note("%s, %s: the hit rate was not flat after %s of warming (%s): --warm-limit gives it longer", v.Name, p.Name, r.plan.WarmLimit, w.By)
+			r.note("%s, %s: the hit rate was not flat after %s of warming (%s): --warm-limit gives it longer", v.Name, name, r.plan.WarmLimit, w.By)
 			break
 		}
 	}
-	row.WarmUp = w
-	r.Say("%s, %s: warming took %s; hit rate %s", v.Name, p.Name, w.text(), percent(w.Windows[len(w.Windows)-1].HitPercent))
-	return nil
+	r.Say("%s, %s: warming took %s; hit rate %s", v.Name, name, w.text(), percent(w.Windows[len(w.Windows)-1].HitPercent))
+	return w, series, nil
 }
 
 // windowOf is what a node says of a window of warming.
@@ -388,6 +406,9 @@ func podProblem(p *corev1.Pod) string {
 	for _, c := range p.Status.ContainerStatuses {
 		if c.State.Waiting != nil {
 			parts = append(parts, strings.TrimSpace(c.State.Waiting.Reason+" "+c.State.Waiting.Message))
+		}
+		if c.State.Terminated != nil && c.State.Terminated.Message != "" {
+			parts = append(parts, strings.Join(strings.Fields(c.State.Terminated.Message), " "))
 		}
 	}
 	return strings.Join(parts, "; ")

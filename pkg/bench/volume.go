@@ -71,7 +71,7 @@ func (r *Runner) start(ctx context.Context, v *volume, node string) error {
 		case ready(pod):
 			return "", nil
 		case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
-			return "", fmt.Errorf("%s: the image %s has to have sh and sleep", podProblem(pod), r.plan.Image)
+			return "", fmt.Errorf("%s: the image %s has to have %s", podProblem(pod), r.plan.Image, r.plan.programs())
 		}
 		return podProblem(pod), nil
 	})

@@ -35,7 +35,7 @@ type benchOptions struct {
 	session
 
 	classes, modes, profiles          []string
-	jobFile, size, cacheSize          string
+	jobFile, size, cacheSize, memory  string
 	image, node, to, claim, claimFile string
 	runtime, warmLimit                time.Duration
 	depth                             int
@@ -59,10 +59,15 @@ devices. A mode takes a temporary StorageClass, made of the class of --class, or
 Profiles: randread reads 4 KiB at random, zipf some blocks much more often than others; oltp reads 70% and writes 30% in 8 KiB, with an fsync after every
 8 writes; seq reads 1 MiB in order. --job-file runs a job file of fio of yours: what it reads and writes, and for how long, is replaced.
 
+--profile postgres measures a database instead, and is the only profile of its run: PostgreSQL with pgbench's own transactions, on a volume with a filesystem,
+of which the tables take two fifths. The image needs PostgreSQL with pgbench, a user postgres, sh and su, as postgres:18 has them. --depth is how many clients
+it has. Its memory, page cache included, is limited to --memory: without that a node's memory answers all reads.
+
 --claim reads a claim that exists, and writes nothing. What is read goes through its cache and may displace what is there, and its pods have less of the
 SSD meanwhile: bench asks first.
 
---move moves each volume with a cache to another node and back while it is read: once with its cache, once without.
+--move moves each volume with a cache to another node and back while it is used: once with its cache, once without. Of a database, transactions per second
+and latency are told before, during and after.
 
 LIMIT says what kept a row from being faster: SSD, link, storage server, CPU or queue depth; "not known" if what was measured does not tell. The lines below
 the table say what it was judged by. SSD and ORIGIN are how long a request took there, as the node counted it; for that, as for hit rates, bench runs a
@@ -72,6 +77,7 @@ Everything that bench makes is deleted at the end, also after an error or Ctrl-C
 deletes it.`,
 		Example: `  kubectl nearflash bench -n shop --image registry.example.com/fio:3 --mode none,writethrough,writeback
   kubectl nearflash bench -n shop --image registry.example.com/fio:3 --class nearflash --profile oltp,zipf --html report.html
+  kubectl nearflash bench -n shop --image postgres:18 --profile postgres --mode writethrough --move --html report.html
   kubectl nearflash bench -n shop --clean-up all`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              run(o),
@@ -85,25 +91,26 @@ func (o *benchOptions) addFlags() {
 	fs := o.cmd.Flags()
 	fs.StringSliceVar(&o.modes, "mode", nil, fmt.Sprintf("Modes to measure: %s; %s,%s by default, if there is no --class.", strings.Join(modes, ", "), modes[0], modes[1]))
 	fs.StringSliceVar(&o.classes, "class", nil, "StorageClasses of nearflash to measure; with --mode, the one that temporary classes are made of.")
-	fs.StringSliceVar(&o.profiles, "profile", nil, fmt.Sprintf("Profiles: %s; %s by default, if there is no --job-file.", strings.Join(bench.Names(), ", "), bench.Names()[0]))
+	fs.StringSliceVar(&o.profiles, "profile", nil, fmt.Sprintf("Profiles: %s, or %s alone; %s by default, if there is no --job-file.", strings.Join(bench.Names(), ", "), bench.ProfilePostgres, bench.Names()[0]))
 	fs.StringVar(&o.jobFile, "job-file", "", "A job file of fio, which is a profile too.")
 	fs.StringVar(&o.claim, "claim", "", "Read a claim that exists, instead of making any.")
 	fs.StringVar(&o.claimFile, "claim-file", "", "With --claim, the file in its filesystem that is read, below its root.")
-	fs.StringVar(&o.image, "image", "", "An image with fio and sh, which the node can pull. Needed.")
+	fs.StringVar(&o.image, "image", "", "An image with fio and sh, which the node can pull; for a database, with PostgreSQL. Needed.")
 	fs.StringVar(&o.size, "size", "2Gi", "Size of each volume, all of which is written and then read.")
 	fs.StringVar(&o.cacheSize, "cache-size", "", "Size of the caches of --mode: a quantity of bytes (10Gi), or a percentage of the volume (10%); by default that of the class.")
 	fs.DurationVar(&o.runtime, "runtime", 30*time.Second, "How long each row is measured.")
 	fs.DurationVar(&o.warmLimit, "warm-limit", 10*time.Minute, "The most that warming a cache takes for a row.")
-	fs.IntVar(&o.depth, "depth", 0, "Requests under way at once; 0 is each profile's own.")
+	fs.IntVar(&o.depth, "depth", 0, "Requests under way at once, or clients of a database; 0 is each profile's own.")
+	fs.StringVar(&o.memory, "memory", "", "With --profile postgres, the limit of the database's memory; by default an eighth of --size, at least 128Mi.")
 	fs.StringVar(&o.node, "node", "", "The node to measure on; by default the one whose pool has the most room.")
-	fs.BoolVar(&o.move, "move", false, "Move each volume with a cache to another node while it is read.")
+	fs.BoolVar(&o.move, "move", false, "Move each volume with a cache to another node while it is used.")
 	fs.StringVar(&o.to, "to", "", "With --move, the node to move to.")
 	fs.StringVarP(&o.format, "output", "o", "", "Output format. One of: (json, yaml). The default is a table.")
 	fs.StringVar(&o.html, "html", "", "Also write one file of HTML, with plots, that needs nothing else.")
 	fs.BoolVar(&o.keep, "keep", false, "Delete nothing in the end, and print the command that does.")
 	fs.BoolVarP(&o.yes, "yes", "y", false, "With --claim: do not ask.")
 	fs.StringVar(&o.cleanUp, "clean-up", "", fmt.Sprintf("Measure nothing: delete what a run has left in the namespace, by its identity, or %q for all runs, also those of others and those under way.", everyRun))
-	for flag, words := range map[string][]string{"mode": modes, "profile": bench.Names(), "output": {formatJSON, formatYAML}} {
+	for flag, words := range map[string][]string{"mode": modes, "profile": append(bench.Names(), bench.ProfilePostgres), "output": {formatJSON, formatYAML}} {
 		cobra.CheckErr(o.cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)))
 	}
 	for _, flag := range []string{"node", "to"} {
@@ -132,7 +139,7 @@ func (o *benchOptions) Validate() error {
 	if o.image == "" {
 		return errors.New("--image is missing: name an image with fio and sh that the nodes can pull")
 	}
-	for _, check := range []func() error{o.validateWords, o.validateClaim, o.validateSizes, o.validateMove} {
+	for _, check := range []func() error{o.validateWords, o.validateClaim, o.validateSizes, o.validateDatabase, o.validateMove} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -154,8 +161,8 @@ func (o *benchOptions) validateWords() error {
 		}
 	}
 	for _, p := range o.profiles {
-		if !slices.Contains(bench.Names(), p) {
-			return fmt.Errorf("--profile %s is not known: accepted are %s", p, strings.Join(bench.Names(), ", "))
+		if !slices.Contains(bench.Names(), p) && p != bench.ProfilePostgres {
+			return fmt.Errorf("--profile %s is not known: accepted are %s, %s", p, strings.Join(bench.Names(), ", "), bench.ProfilePostgres)
 		}
 	}
 	for flag, list := range map[string][]string{"mode": o.modes, "class": o.classes, "profile": o.profiles} {
@@ -209,6 +216,33 @@ func (o *benchOptions) validateSizes() error {
 		return fmt.Errorf("--warm-limit %s is too short: give at least %s", o.warmLimit, minWarmLimit)
 	case o.depth < 0 || o.depth > 1024:
 		return fmt.Errorf("--depth %d is not accepted: accepted are 1 to 1024, and 0 for each profile's own", o.depth)
+	}
+	return nil
+}
+
+// database tells whether a database is measured.
+func (o *benchOptions) database() bool { return slices.Contains(o.profiles, bench.ProfilePostgres) }
+
+func (o *benchOptions) validateDatabase() error {
+	if !o.database() {
+		if o.memory != "" {
+			return fmt.Errorf("--memory %s is for --profile %s: add that, or leave both out", o.memory, bench.ProfilePostgres)
+		}
+		return nil
+	}
+	for flag, given := range map[string]bool{"profile " + strings.Join(o.profiles, ","): len(o.profiles) > 1, "job-file " + o.jobFile: o.jobFile != "", "claim " + o.claim: o.claim != ""} {
+		if given {
+			return fmt.Errorf("--%s: %s is measured alone, on volumes of its own: accepted is --profile %s", flag, bench.ProfilePostgres, bench.ProfilePostgres)
+		}
+	}
+	if n, _ := quantity.Bytes(o.size); n < bench.MinDatabaseSize { // validateSizes has read it
+		return fmt.Errorf("--size %s is too small for a database: accepted are at least %s", o.size, quantity.Text(bench.MinDatabaseSize))
+	}
+	if o.memory == "" {
+		return nil
+	}
+	if n, err := quantity.Bytes(o.memory); err != nil || n < bench.MinDatabaseMemory {
+		return fmt.Errorf("--memory %q is not accepted: accepted are quantities of at least %s", o.memory, quantity.Text(bench.MinDatabaseMemory))
 	}
 	return nil
 }
@@ -274,7 +308,7 @@ func (o *benchOptions) tell(format string, args ...any) error {
 // end shows what was measured, and deletes what was made, whatever came of the run.
 func (o *benchOptions) end(ctx context.Context, plan *bench.Plan, report *bench.Report, err error) error {
 	errs := []error{err}
-	if len(report.Rows) > 0 {
+	if !report.Empty() {
 		errs = append(errs, o.show(report))
 	}
 	if err != nil && ctx.Err() != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/bench"
 	"github.com/nearflash/nearflash/pkg/podexec"
+	"github.com/nearflash/nearflash/pkg/quantity"
 )
 
 // plan reads what is needed of the cluster. Temporary classes are made later, when the run has an
@@ -29,7 +30,15 @@ func (o *benchOptions) plan(ctx context.Context) (*bench.Plan, error) {
 		Namespace: o.namespace, Image: o.image, Size: resource.MustParse(o.size), Runtime: o.runtime, WarmLimit: o.warmLimit, Depth: o.depth, Keep: o.keep,
 	}
 	var err error
-	if p.Profiles, err = o.chosenProfiles(); err != nil {
+	if o.database() {
+		memory := int64(0)
+		if o.memory != "" {
+			if memory, err = quantity.Bytes(o.memory); err != nil {
+				return nil, err
+			}
+		}
+		p.Database = bench.PlanDatabase(p.Size.Value(), o.depth, memory)
+	} else if p.Profiles, err = o.chosenProfiles(); err != nil {
 		return nil, err
 	}
 	if o.claim != "" {
