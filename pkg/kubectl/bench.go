@@ -230,10 +230,16 @@ func (o *benchOptions) validateDatabase() error {
 		}
 		return nil
 	}
-	for flag, given := range map[string]bool{"profile " + strings.Join(o.profiles, ","): len(o.profiles) > 1, "job-file " + o.jobFile: o.jobFile != "", "claim " + o.claim: o.claim != ""} {
-		if given {
-			return fmt.Errorf("--%s: %s is measured alone, on volumes of its own: accepted is --profile %s", flag, bench.ProfilePostgres, bench.ProfilePostgres)
-		}
+	alone := func(flag, value string) error {
+		return fmt.Errorf("--%s %s: a database is measured alone, on volumes of its own: accepted is --profile %s without it", flag, value, bench.ProfilePostgres)
+	}
+	switch {
+	case len(o.profiles) > 1:
+		return fmt.Errorf("--profile %s: a database is measured alone: accepted is --profile %s", strings.Join(o.profiles, ","), bench.ProfilePostgres)
+	case o.jobFile != "":
+		return alone("job-file", o.jobFile)
+	case o.claim != "":
+		return alone("claim", o.claim)
 	}
 	if n, _ := quantity.Bytes(o.size); n < bench.MinDatabaseSize { // validateSizes has read it
 		return fmt.Errorf("--size %s is too small for a database: accepted are at least %s", o.size, quantity.Text(bench.MinDatabaseSize))

@@ -173,6 +173,16 @@ func TestBench(t *testing.T) {
 	}
 }
 
+// TestBenchDatabase: a database has its own table, the clients of --depth and the memory of --memory.
+func TestBenchDatabase(t *testing.T) {
+	r, f := benchRig(t, benchClass("fast", corev1.PersistentVolumeReclaimRetain, cachedClass))
+	f.output = []byte("begin\n0 1 4000 0 1796005451 0\nend 0\n")
+	code, out, errOut := r.run("bench", "-n", "shop", "--image", "pg:18", "--profile", "postgres", "--mode", "none", "--depth", "3", "--size", "1Gi", "--memory", "200Mi", "--runtime", "4s")
+	if code != 0 || !strings.HasPrefix(out, "VOLUME   CLIENTS ") || !strings.Contains(out, "none     3 ") || !strings.Contains(out, "200 MiB of memory") || r.benchObjects() != 0 {
+		t.Errorf("exit status %d, %s, %s", code, out, errOut)
+	}
+}
+
 // TestBenchInterrupted: who interrupts gets what was measured, and a clean cluster; who does so again
 // gets the command that cleans.
 func TestBenchInterrupted(t *testing.T) {
@@ -289,7 +299,7 @@ func TestBenchBadInput(t *testing.T) {
 		"-o wide --image x":            "-o wide is not known: accepted are json, yaml",
 		"--image x --mode fast":        "--mode fast is not known: accepted are none, writethrough, writeback",
 		"--image x --mode none,none":   "--mode none,none names one twice: accepted is each once",
-		"--image x --profile pg":       "--profile pg is not known: accepted are randread, oltp, seq, zipf",
+		"--image x --profile pg":       "--profile pg is not known: accepted are randread, oltp, seq, zipf, postgres",
 		"--image x --size 1Mi":         "--size \"1Mi\" is not accepted: accepted are quantities of at least 64Mi, such as 2Gi",
 		"--image x --size big":         "--size \"big\" is not accepted",
 		"--image x --cache-size 200%":  "--cache-size \"200%\" is not accepted: accepted are quantities of bytes such as 1Gi, and 1% to 100%",
@@ -311,6 +321,13 @@ func TestBenchBadInput(t *testing.T) {
 		"--clean-up a/b":               "--clean-up \"a/b\" is no run's identity: accepted are what bench printed when it began, and all",
 		"--image x --yes --claim nope": "there is no claim nope in namespace shop",
 
+		"--image x --memory 1Gi":                                    "--memory 1Gi is for --profile postgres: add that, or leave both out",
+		"--image x --profile postgres,seq":                          "--profile postgres,seq: a database is measured alone: accepted is --profile postgres",
+		"--image x --profile postgres --job-file " + job:            "--job-file " + job + ": a database is measured alone, on volumes of its own: accepted is --profile postgres without it",
+		"--image x --profile postgres --yes --claim a":              "--claim a: a database is measured alone",
+		"--image x --profile postgres --size 256Mi":                 "--size 256Mi is too small for a database: accepted are at least 512Mi",
+		"--image x --profile postgres --memory 64Mi":                "--memory \"64Mi\" is not accepted: accepted are quantities of at least 128Mi",
+		"--image x --profile postgres --memory much":                "--memory \"much\" is not accepted",
 		"--image x --node n --move --to n":                          "--to n is the node of --node: accepted is another one",
 		"--image x --class a,b --mode none":                         "--class a,b: with --mode, accepted is the one class that temporary ones are made of",
 		"--image x --class fast --cache-size 5%":                    "--cache-size 5% is for --mode: classes of --class have one of their own",

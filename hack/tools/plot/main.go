@@ -1,12 +1,13 @@
 // Command plot draws the pictures of the documents.
 //
 //	plot CSV SVG
+//	plot transactions CSV SVG
 //	plot dashboard JSON SVG
 //
-// The second form draws a dashboard with what Prometheus has answered to its queries. In the first
-// form there are curves.
-// The CSV file has lines of "name,second,part": a curve, seconds since the pod's start, and a part
-// of 1. Curves are drawn in the order in which they come.
+// The last form draws a dashboard with what Prometheus has answered to its queries. In the others
+// there are curves, drawn in the order in which they come. The CSV file has lines of "name,second,value":
+// a curve, seconds since the pod's start, and a part of 1; or seconds since the old pod was to end, and
+// transactions in that second.
 package main
 
 import (
@@ -26,11 +27,13 @@ func main() {
 	var err error
 	switch {
 	case len(os.Args) == 3:
-		err = drawCurves(os.Args[1], os.Args[2])
+		err = drawCurves(os.Args[1], os.Args[2], hits)
+	case len(os.Args) == 4 && os.Args[1] == "transactions":
+		err = drawCurves(os.Args[2], os.Args[3], transactions)
 	case len(os.Args) == 4 && os.Args[1] == "dashboard":
 		err = drawDashboard(os.Args[2], os.Args[3])
 	default:
-		fmt.Fprintln(os.Stderr, "usage: plot CSV SVG, or plot dashboard JSON SVG")
+		fmt.Fprintln(os.Stderr, "usage: plot CSV SVG, plot transactions CSV SVG, or plot dashboard JSON SVG")
 		os.Exit(2)
 	}
 	if err != nil {
@@ -39,14 +42,32 @@ func main() {
 	}
 }
 
-func drawCurves(from, to string) error {
+// axes are what curves are drawn in. Without a top, and a beginning of 0, the values have them.
+type axes struct {
+	x, y string
+	top  float64
+	from *float64
+}
+
+var (
+	zero         = 0.0
+	hits         = axes{x: "seconds since the pod's start", y: "part of the reads served by the cache", top: 1.02, from: &zero}
+	transactions = axes{x: "seconds since the old pod was to end", y: "transactions a second"}
+)
+
+func drawCurves(from, to string, a axes) error {
 	names, curves, err := read(from)
 	if err != nil {
 		return err
 	}
 	p := plot.New()
-	p.X.Label.Text, p.Y.Label.Text = "seconds since the pod's start", "part of the reads served by the cache"
-	p.X.Min, p.Y.Min, p.Y.Max = 0, 0, 1.02
+	p.X.Label.Text, p.Y.Label.Text, p.Y.Min = a.x, a.y, 0
+	if a.top > 0 {
+		p.Y.Max = a.top
+	}
+	if a.from != nil {
+		p.X.Min = *a.from
+	}
 	p.Add(plotter.NewGrid())
 	for i, name := range names {
 		line, points, err := plotter.NewLinePoints(curves[name])
