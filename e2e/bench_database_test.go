@@ -36,7 +36,7 @@ var _ = Describe("kubectl nearflash bench", Label("bench-command", "database", "
 		page := filepath.Join(GinkgoT().TempDir(), "report.html")
 		stop := s.watchVolumes(ctx)
 		out, errOut, status, err := plugin(ctx, "bench", "-n", s.name, "--image", databaseImage, "--class", class, "--mode", "none,writethrough", "--profile", "postgres",
-			"--size", "1Gi", "--runtime", "40s", "--warm-limit", "4m", "--node", nodeA, "--move", "--to", nodeB, "-o", "json", "--html", page)
+			"--size", "1Gi", "--runtime", "1m", "--warm-limit", "6m", "--node", nodeA, "--move", "--to", nodeB, "-o", "json", "--html", page)
 		stop()
 		say("bench:\n%s", errOut)
 		Expect(err).NotTo(HaveOccurred())

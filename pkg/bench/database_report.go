@@ -34,35 +34,12 @@ type DatabaseMove struct {
 	// longest time in which nothing was committed.
 	AwaySeconds float64 `json:"awaySeconds"`
 	GapSeconds  float64 `json:"gapSeconds"`
-	// LevelSeconds is how long after the new pod was ready the transactions per second of the next five
-	// seconds were nine tenths of those before; absent if they were not within WatchSeconds.
-	LevelSeconds *float64 `json:"levelSeconds,omitempty"`
-	WatchSeconds float64  `json:"watchSeconds"`
 	// Phases are before, during (until the database has worked for 20 seconds again), and after.
 	Phases []Phase `json:"phases"`
 	// AwayFrom and AwayTo are in the seconds of Series.
 	AwayFrom float64  `json:"awayFrom"`
 	AwayTo   float64  `json:"awayTo"`
 	Series   []Second `json:"series"`
-}
-
-// judge says when the transactions per second were at their level again.
-func (m *DatabaseMove) judge() {
-	for i := 0; i+levelSeconds <= len(m.Series); i++ {
-		s := m.Series[i]
-		if s.Seconds < m.AwayTo {
-			continue
-		}
-		sum := 0.0
-		for _, next := range m.Series[i : i+levelSeconds] {
-			sum += next.TPS
-		}
-		if sum/levelSeconds >= levelShare*m.Phases[0].TPS {
-			after := s.Seconds - m.AwayTo
-			m.LevelSeconds = &after
-			return
-		}
-	}
 }
 
 var databaseHead = []string{"VOLUME", "CLIENTS", "WARM-UP", "MOVE", "PHASE", "SECONDS", "TPS", "P50", "P99", "HIT%"}
@@ -118,12 +95,7 @@ func (d DatabaseRow) moveText(m DatabaseMove) string {
 			kind += " by " + strings.ToLower(m.Method)
 		}
 	}
-	level := fmt.Sprintf("not at its level again within %s", seconds(m.WatchSeconds))
-	if m.LevelSeconds != nil {
-		level = fmt.Sprintf("at its level again after %s", seconds(*m.LevelSeconds))
-	}
-	return fmt.Sprintf("%s: moved from %s to %s %s: away for %.1fs, without a transaction for %.1fs; %s",
-		d.Volume, m.From, m.To, kind, m.AwaySeconds, m.GapSeconds, level)
+	return fmt.Sprintf("%s: moved from %s to %s %s: away for %.1fs, without a transaction for %.1fs", d.Volume, m.From, m.To, kind, m.AwaySeconds, m.GapSeconds)
 }
 
 // databaseText says what the databases were.

@@ -19,8 +19,6 @@ const (
 	// throughMove is longer than the end of a pod takes, which ends pgbench too; goneLimit is the most
 	// that pgbench takes to notice that its database is gone.
 	throughMove, goneLimit = time.Hour, 30 * time.Second
-	// levelShare of the transactions per second before a move, in the mean of levelSeconds, are its level.
-	levelShare, levelSeconds = 0.9, 5
 )
 
 // database makes a database on a volume, measures it, and moves it.
@@ -122,9 +120,7 @@ func (r *Runner) databaseMove(ctx context.Context, v *volume, row *DatabaseRow, 
 	for i, h := range []*float64{hits, firstHits, lastHits} {
 		m.Phases[i].HitPercent = h
 	}
-	m.GapSeconds, m.Series = longestGap(all), secondsOf(all, 0, end)
-	m.WatchSeconds = end - m.AwayTo
-	m.judge()
+	m.GapSeconds, m.Series = longestGap(all), secondsOf(all, before.start(), end)
 	if warm {
 		if m.Method, err = r.method(ctx, v); err != nil {
 			return err

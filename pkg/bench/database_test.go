@@ -104,21 +104,6 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-func TestJudgeDatabaseMove(t *testing.T) {
-	m := DatabaseMove{AwayTo: 3.2, Phases: []Phase{{TPS: 100}}}
-	for i, tps := range []float64{100, 100, 100, 0, 40, 80, 90, 95, 85, 95, 90, 95} {
-		m.Series = append(m.Series, Second{Seconds: float64(i), TPS: tps})
-	}
-	m.judge()
-	if m.LevelSeconds == nil || math.Abs(*m.LevelSeconds-2.8) > 1e-9 {
-		t.Errorf("level after %v", m.LevelSeconds)
-	}
-	never := DatabaseMove{AwayTo: 3.2, Phases: []Phase{{TPS: 200}}, Series: m.Series}
-	if never.judge(); never.LevelSeconds != nil {
-		t.Errorf("level after %g", *never.LevelSeconds)
-	}
-}
-
 // databases is PostgreSQL in the pods of a world.
 type databases struct {
 	*world

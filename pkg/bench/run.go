@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -399,7 +400,8 @@ func (b *bounded) Write(p []byte) (int, error) {
 func podProblem(p *corev1.Pod) string {
 	parts := []string{"pod " + p.Name + " is " + string(p.Status.Phase)}
 	for _, c := range p.Status.Conditions {
-		if c.Status != corev1.ConditionTrue && c.Message != "" {
+		// Two of them often say the same.
+		if c.Status != corev1.ConditionTrue && c.Message != "" && !slices.Contains(parts, c.Message) {
 			parts = append(parts, c.Message)
 		}
 	}

@@ -366,6 +366,16 @@ func TestWarning(t *testing.T) {
 	}
 }
 
+// TestPodProblem: what two conditions say alike is said once.
+func TestPodProblem(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
+		{Type: corev1.PodReady, Status: corev1.ConditionFalse, Message: "not ready: [fio]"}, {Type: corev1.ContainersReady, Status: corev1.ConditionFalse, Message: "not ready: [fio]"},
+	}}}
+	if got, want := podProblem(pod), "pod p is Running; not ready: [fio]"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // TestFailures: what is wrong is said with what to do.
 func TestFailures(t *testing.T) {
 	w := newWorld(t, userClass())

@@ -7,7 +7,7 @@
 // The last form draws a dashboard with what Prometheus has answered to its queries. In the others
 // there are curves, drawn in the order in which they come. The CSV file has lines of "name,second,value":
 // a curve, seconds since the pod's start, and a part of 1; or seconds since the old pod was to end, and
-// transactions in that second.
+// transactions in that second, of which means of five seconds are drawn.
 package main
 
 import (
@@ -47,12 +47,14 @@ type axes struct {
 	x, y string
 	top  float64
 	from *float64
+	// mean is of how many values each point is the mean.
+	mean int
 }
 
 var (
 	zero         = 0.0
 	hits         = axes{x: "seconds since the pod's start", y: "part of the reads served by the cache", top: 1.02, from: &zero}
-	transactions = axes{x: "seconds since the old pod was to end", y: "transactions a second"}
+	transactions = axes{x: "seconds since the old pod was to end", y: "transactions a second", mean: 5}
 )
 
 func drawCurves(from, to string, a axes) error {
@@ -70,7 +72,7 @@ func drawCurves(from, to string, a axes) error {
 	}
 	p.Add(plotter.NewGrid())
 	for i, name := range names {
-		line, points, err := plotter.NewLinePoints(curves[name])
+		line, points, err := plotter.NewLinePoints(means(curves[name], a.mean))
 		if err != nil {
 			return err
 		}
@@ -80,7 +82,26 @@ func drawCurves(from, to string, a axes) error {
 		p.Legend.Add(name, line, points)
 	}
 	p.Legend.YOffs = vg.Points(20)
+	if a.mean > 1 {
+		p.Legend.Top, p.Legend.Left, p.Legend.YOffs = true, true, 0
+	}
 	return p.Save(18*vg.Centimeter, 9*vg.Centimeter, to)
+}
+
+// means are points of so many values each, at the middle of their seconds.
+func means(values plotter.XYs, n int) plotter.XYs {
+	if n <= 1 {
+		return values
+	}
+	var out plotter.XYs
+	for ; len(values) >= n; values = values[n:] {
+		var p plotter.XY
+		for _, v := range values[:n] {
+			p.X, p.Y = p.X+v.X/float64(n), p.Y+v.Y/float64(n)
+		}
+		out = append(out, p)
+	}
+	return out
 }
 
 func read(name string) (names []string, curves map[string]plotter.XYs, err error) {
