@@ -41,4 +41,14 @@ const (
 	ReasonFlushing    = "Flushing"
 	ReasonRejected    = "Rejected"
 	ReasonNotAttached = "NotAttached"
+
+	// ConditionCacheIntact is True if the last comparison of the whole cache with the
+	// origin found nothing that the SSD had lost, and False once one does.
+	ConditionCacheIntact = "CacheIntact"
+
+	ReasonIntact = "Intact"
+	// ReasonCacheCorrupted: the SSD returned something else than was written to it.
+	ReasonCacheCorrupted = "CacheCorrupted"
+	// ReasonSSDNotKeeping: it did not keep what was written in its place either.
+	ReasonSSDNotKeeping = "SSDNotKeeping"
 )

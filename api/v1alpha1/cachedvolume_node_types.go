@@ -80,3 +80,43 @@ type FlushStatus struct {
 	// +optional
 	CompletionTime metav1.Time `json:"completionTime,omitempty,omitzero"`
 }
+
+// ScrubStatus is the last comparison of a cache with the origin.
+type ScrubStatus struct {
+	// request is the value of spec.scrubRequest that was carried out last; absent if
+	// none was.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Request string `json:"request,omitempty"`
+
+	// completionTime is when it ended.
+	// +optional
+	CompletionTime metav1.Time `json:"completionTime,omitempty,omitzero"`
+
+	// nodeName is the node whose cache it was.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	NodeName string `json:"nodeName,omitempty"`
+
+	// checkedBytes is how much of the cache was compared, in bytes.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	CheckedBytes *int64 `json:"checkedBytes,omitempty"`
+
+	// corruptedChunks is of how many chunks the SSD returned something else than
+	// was written to it.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	CorruptedChunks *int64 `json:"corruptedChunks,omitempty"`
+
+	// unjudgedPieces is how many pieces of chunks, of 64 KiB or less, differed and
+	// could not be judged, because the volume was written to all the time.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	UnjudgedPieces *int64 `json:"unjudgedPieces,omitempty"`
+}

@@ -240,6 +240,12 @@ type CachedVolumeSpec struct {
 	// +optional
 	Preload *PreloadRequest `json:"preload,omitempty"`
 
+	// scrubRequest asks for a comparison of the cache with the origin, as flushRequest for a flush.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	ScrubRequest string `json:"scrubRequest,omitempty"`
+
 	// prewarmNode is a node to which the cache is copied, while the volume
 	// stays attached where it is: a move to that node then begins with it.
 	// +optional
@@ -427,6 +433,10 @@ type CachedVolumeStatus struct {
 	// preload is how far the last preload is that was asked for.
 	// +optional
 	Preload PreloadStatus `json:"preload,omitempty,omitzero"`
+
+	// scrub is the last comparison of a cache with the origin that is done.
+	// +optional
+	Scrub ScrubStatus `json:"scrub,omitempty,omitzero"`
 
 	// freeze is the last answer to a request to freeze the filesystem.
 	// +optional

@@ -250,7 +250,7 @@ func testChange(t *testing.T, c client.Client) {
 			s.Preload = &v1alpha1.PreloadRequest{Request: "r2", BandwidthBytesPerSecond: ptr.To[int64](1)}
 		}, want: `spec.preload.bandwidthBytesPerSecond: Invalid value: 1: bandwidthBytesPerSecond must be 0 or at least 1048576 (1Mi)`},
 		"no preload":      {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.Preload = nil }},
-		"flush":           {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.FlushRequest = "2026-11-21T10:00:00Z" }},
+		"flush, scrub":    {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.FlushRequest, s.ScrubRequest = "2026-11-21T10:00:00Z", "b" }},
 		"warm start":      {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.From = v1alpha1.WarmStartOff }},
 		"claim":           {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.ClaimRef = &v1alpha1.ClaimReference{Namespace: "a", Name: "b"} }},
 		"size":            {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.CapacityBytes = ptr.To[int64](2 << 40) }},

@@ -2,7 +2,8 @@
 // attaches volumes through a cache on the SSDs of its node. "nearflash-node rescue"
 // flushes the cache of a node that is lost. "nearflash-node iscsid" becomes open-iscsi's daemon, for
 // hosts that have none. "nearflash-node freeze" is what the plugin runs to
-// freeze a filesystem and to thaw it, whatever has become of the plugin. "nearflash-node figures"
+// freeze a filesystem and to thaw it, whatever has become of the plugin; "nearflash-node scrub"
+// suspends a device and resumes it in the same way. "nearflash-node figures"
 // prints what the plugin in the same container measures now.
 package main
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/app"
 	"github.com/nearflash/nearflash/pkg/app/node"
+	"github.com/nearflash/nearflash/pkg/attach/scrub"
 	"github.com/nearflash/nearflash/pkg/figures"
 	"github.com/nearflash/nearflash/pkg/freeze"
 	"github.com/nearflash/nearflash/pkg/version"
@@ -20,6 +22,9 @@ import (
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == freeze.Command {
 		os.Exit(freeze.Guard(os.Args[2:], os.Stderr))
+	}
+	if len(os.Args) > 1 && os.Args[1] == scrub.Command {
+		os.Exit(scrub.Guard(os.Args[2:], os.Stdout, os.Stderr))
 	}
 	if len(os.Args) > 1 && os.Args[1] == "rescue" {
 		rescue := node.Rescue{Out: os.Stdout}

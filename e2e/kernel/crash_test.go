@@ -94,6 +94,8 @@ type order struct {
 	Prewarm bool
 	// Freeze does what the record asks of the filesystem.
 	Freeze bool
+	// Scrub compares the cache with the origin, as the record asks.
+	Scrub bool
 	// Count lets the count of the attached volume grow.
 	Count bool
 	// DirtyLimits keeps the dirty limits for a while.
@@ -146,6 +148,8 @@ func child() int {
 			err = n.CountUp(ctx)
 		case o.Freeze:
 			err = n.Freeze(ctx, o.Req.ID)
+		case o.Scrub:
+			err = n.scrub(ctx, o.Req.ID)
 		case o.Prewarm:
 			err = n.prewarm(ctx, o.Req.ID)
 		case o.Hydration:
@@ -235,9 +239,9 @@ var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activ
 // pointsOf lists the fault points that a mode passes and is tried with.
 func pointsOf(mode volume.CacheMode) []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
-		for _, other := range []string{"change.", "hydration.", "export.", "release.", "prestage.", "prewarm.", "failover.", "dirtylimit.", "rescue.", "format.", "count.", "lost.", "freeze."} {
+		for _, other := range []string{"change.", "hydration.", "export.", "release.", "prestage.", "prewarm.", "failover.", "dirtylimit.", "rescue.", "format.", "count.", "lost.", "freeze.", "scrub."} {
 			if strings.HasPrefix(point, other) {
-				return true // TestKernelKillChange, TestKernelKillHydration, TestKernelKillPrewarm, TestKernelKillFailover, TestKernelFormatOnce, TestKernelKillCount, TestKernelFreeze; lost.: pkg/attach, TestReservationLost
+				return true // TestKernelKillChange, TestKernelKillHydration, TestKernelKillPrewarm, TestKernelKillFailover, TestKernelFormatOnce, TestKernelKillCount, TestKernelFreeze, TestKernelKillScrub; lost.: pkg/attach, TestReservationLost
 			}
 		}
 		detach := strings.HasPrefix(point, "detach.")

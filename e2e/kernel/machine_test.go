@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/e2e/kernel/guest"
+	"github.com/nearflash/nearflash/pkg/attach/scrub"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/freeze"
 	"github.com/nearflash/nearflash/pkg/hostexec"
@@ -43,6 +44,9 @@ var ssdOne, ssdTwo, storageDisk = guest.Disk("b"), guest.Disk("c"), guest.Disk("
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == freeze.Command {
 		os.Exit(freeze.Guard(os.Args[2:], os.Stderr))
+	}
+	if len(os.Args) > 1 && os.Args[1] == scrub.Command {
+		os.Exit(scrub.Guard(os.Args[2:], os.Stdout, os.Stderr))
 	}
 	if os.Getenv(childEnv) != "" {
 		os.Exit(child())

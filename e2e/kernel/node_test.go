@@ -19,6 +19,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/scrub"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -107,12 +108,16 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 	if err != nil {
 		return nil, err
 	}
+	judge, err := scrub.Open(run, devmapper.New(run), filepath.Join(dir, "scrubs"), boot)
+	if err != nil {
+		return nil, err
+	}
 	n.Attacher = attach.New(attach.Config{Node: name, Boot: boot, Warm: warm, AskEvery: askEvery}, attach.Deps{
 		DM: devmapper.New(run), LVM: lv, Transport: transport.Mux{ISCSI: iscsi.New(run, iscsi.Config{}), CSI: csi.New(other)}, IOErrors: ioerrors.New("/sys/kernel/tracing", "/sys"), FS: mount.New(run), Reserver: &reservation.Disks{},
 		Journal: entries, Records: rec, Owned: owned, Requested: owned, Pool: n.pool, Locks: &keylock.Set{},
 		Moves: moves, Stream: n.streams.Client(n.streams.token), Tools: cachetools.Tools{Run: run},
 		Exporter:     &peerexport.Exporter{Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: name, NodeIP: "127.0.0.1", Port: 3262},
-		CacheProblem: func(context.Context) string { return "" }, Freezer: freezer,
+		CacheProblem: func(context.Context) string { return "" }, Freezer: freezer, Judge: judge,
 	})
 	n.Lessor().Streams = n.streams
 	n.pool.Serve(n.Attacher)
@@ -171,6 +176,8 @@ type fileRecord struct {
 	// Told are the pods that were told of writes that were abandoned, "" before there
 	// was one.
 	Told []string
+	// Scrubs are the reports of scrubs.
+	Scrubs []volume.ScrubReport
 }
 
 // hidden is a file in the folder of the records while nobody can reach them.
@@ -333,6 +340,18 @@ func (r fileRecords) ReportFlushed(_ context.Context, id volume.ID, f volume.Fen
 			return volume.ErrFenced
 		}
 		rec.Volume.FlushDone = request
+		return nil
+	})
+}
+
+func (r fileRecords) ReportScrub(_ context.Context, id volume.ID, f volume.Fence, rep volume.ScrubReport) error {
+	return r.update(id, func(rec *fileRecord) error {
+		if rec.Volume.Fence != f {
+			return volume.ErrFenced
+		}
+		if rec.Scrubs = append(rec.Scrubs, rep); rep.Done {
+			rec.Volume.ScrubDone, rec.Volume.ScrubbedAt = rep.Request, time.Now()
+		}
 		return nil
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/lease"
 	"github.com/nearflash/nearflash/pkg/attach/preload"
+	"github.com/nearflash/nearflash/pkg/attach/scrub"
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
@@ -128,6 +129,8 @@ type Config struct {
 	// PreloadPatience is after how long a preload on demand is given up of which nothing more is promoted; 0 is
 	// preload.Patience.
 	PreloadPatience time.Duration
+	// Scrub are the values of scrubs.
+	Scrub ScrubConfig
 }
 
 // WarmConfig are the values of warm moves.
@@ -228,6 +231,9 @@ type Deps struct {
 	Stream Puller
 	// Freezer freezes filesystems while a volume is cut; nil if that is not configured.
 	Freezer Freezer
+	// Judge judges what a scrub finds with the device suspended; nil if that is not configured,
+	// and nothing is scrubbed.
+	Judge scrub.Judge
 	// WarmProblem says why this node can neither export caches nor import them by clone, or "";
 	// nil is "". StreamProblem says why it cannot fill a cache by a stream.
 	WarmProblem, StreamProblem func(ctx context.Context) string
@@ -267,6 +273,8 @@ type Attacher struct {
 	dirtyLimits *dirtylimit.Keeper
 	// cacheFaults has volumes go on without caches that fail.
 	cacheFaults *cachefault.Watch
+	// scrubs compares caches with their origins.
+	scrubs *scrub.Keeper
 	// repairs, changers and counting are who works on what the
 	// passes find.
 	repairs, changers, counting, freezing passes.Workers
@@ -344,6 +352,7 @@ func New(c Config, d Deps) *Attacher {
 	}
 	a.preloads = &preload.Runner{Host: preloadHost{warmHost{a}}, Now: now, Patience: c.PreloadPatience}
 	a.dirtyLimits = &dirtylimit.Keeper{Host: limitHost{a}, Devices: d.DM, Sysfs: c.Sysfs, Now: d.Now}
+	a.scrubs = a.newScrubs()
 	a.cacheFaults = &cachefault.Watch{Host: faultHost{a}, Devices: d.DM, Node: c.Node, Sysfs: c.Sysfs, Now: now}
 	return a
 }

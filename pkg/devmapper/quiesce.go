@@ -1,7 +1,6 @@
 package devmapper
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -45,10 +44,19 @@ func (s *Suspender) Resume(name string) error {
 	return nil
 }
 
-// Suspended reports whether the device is. Errors: ErrNotExist.
-func (s *Suspender) Suspended(name string) (bool, error) {
-	if err := s.c.ask(unix.DM_DEV_STATUS, name, 0); err != nil {
-		return false, fmt.Errorf("state of %s: %w", name, err)
+// CacheStatus is [Client.Status] of a device that may be suspended. Errors: ErrNotExist, ErrParse if
+// it is no cache.
+func (s *Suspender) CacheStatus(name string) (CacheStatus, error) {
+	text, err := s.c.status(name)
+	if err != nil {
+		return CacheStatus{}, err
 	}
-	return binary.NativeEndian.Uint32(s.c.buf[dmFlags:])&flagSuspended != 0, nil
+	lines, err := parseLines(text)
+	if err != nil {
+		return CacheStatus{}, fmt.Errorf("status of %s: %w", name, err)
+	}
+	if len(lines) != 1 || lines[0].Type != "cache" {
+		return CacheStatus{}, fmt.Errorf("status of %s: %w: it is no cache", name, ErrParse)
+	}
+	return cacheStatus(lines[0]), nil
 }

@@ -267,6 +267,9 @@ func (o *describeOptions) cache(w io.Writer, v *volume) {
 	if f := v.Status.Flush; f.Request != "" {
 		line(w, "  Last flush", "%s ago", ago(o.Clock.Now(), f.CompletionTime))
 	}
+	if s := v.Status.Scrub; !s.CompletionTime.IsZero() {
+		line(w, "  Last scrub", "%s ago, %s", ago(o.Clock.Now(), s.CompletionTime), scrubbed(v))
+	}
 }
 
 func percent(n *int32) string {

@@ -51,7 +51,7 @@ A volume is named by its claim in the namespace (-n), or as pv/NAME or cvol/NAME
 	})
 	root.AddCommand(
 		newList(f), newTop(f), newDescribe(f), newAdvise(f), newMigrations(f),
-		newFlush(f), newMode(f), newResize(f), newPreload(f), newMigrate(f), newDrop(f), newInvalidate(f), newAbandon(f), newDiscard(f), newTakeover(f),
+		newFlush(f), newScrub(f), newMode(f), newResize(f), newPreload(f), newMigrate(f), newDrop(f), newInvalidate(f), newAbandon(f), newDiscard(f), newTakeover(f),
 		newAdopt(f), newRelease(f),
 		newPools(f), newDoctor(f), newBench(f), newVersion(f), newCompletion(f),
 	)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
+	"github.com/nearflash/nearflash/pkg/attach/scrub"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/observe"
 	"github.com/nearflash/nearflash/pkg/reuse"
@@ -58,6 +59,8 @@ type Collector struct {
 	Failovers func() uint64
 	// DirtyLimits returns the volumes with a dirty limit; nil if none can have one.
 	DirtyLimits func() []dirtylimit.Use
+	// Scrubs returns the volumes that were scrubbed; nil if none is.
+	Scrubs func() []scrub.Use
 
 	descs map[string]desc
 }
@@ -96,7 +99,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	snap, hydrations, limits := c.Scrape(ctx), c.hydrations(), c.dirtyLimits()
+	snap, hydrations, limits, scrubs := c.Scrape(ctx), c.hydrations(), c.dirtyLimits(), c.scrubs()
 	for _, s := range snap.Volumes {
 		if !s.Attached {
 			continue
@@ -107,6 +110,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		if l, found := limits[s.ID]; found {
 			e.dirtyLimit(l)
+		}
+		if u, found := scrubs[s.ID]; found {
+			e.scrub(u)
 		}
 	}
 	e := emitter{c.descs, ch, []string{c.Node}}

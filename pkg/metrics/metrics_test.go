@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
+	"github.com/nearflash/nearflash/pkg/attach/scrub"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/metrics"
 	"github.com/nearflash/nearflash/pkg/observe"
@@ -75,6 +76,9 @@ func registry(t *testing.T, snap observe.Snapshot, p metrics.Pool) *prometheus.R
 	c.Failovers = func() uint64 { return 3 }
 	c.DirtyLimits = func() []dirtylimit.Use {
 		return []dirtylimit.Use{{ID: "pvc-1", Bytes: 2000, Age: time.Minute, Writethrough: 3 * time.Second, Draining: 4500 * time.Millisecond, Activations: 2}, {ID: "gone", Bytes: 1}}
+	}
+	c.Scrubs = func() []scrub.Use {
+		return []scrub.Use{{ID: "pvc-1", CheckedBytes: 1 << 20, Corrupted: 2, Unjudged: 1, Suspensions: 3, Suspended: 30 * time.Millisecond, Longest: 20 * time.Millisecond}, {ID: "gone", Corrupted: 1}}
 	}
 	c.Moves = &metrics.Moves{}
 	c.Moves.Ended(volume.FromPeer, volume.MoveCompleted)
@@ -186,6 +190,12 @@ nearflash_volume_cache_dirty_limit_active_seconds_total{level="writethrough",nam
 # HELP nearflash_volume_cache_dirty_limit_activations_total How often that began. Absent without a limit.
 # TYPE nearflash_volume_cache_dirty_limit_activations_total counter
 nearflash_volume_cache_dirty_limit_activations_total{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 2
+# HELP nearflash_volume_scrub_corrupted_chunks_total Chunks of the cache of which the SSD returned something else than was written to it. They were replaced by what the origin has. Absent before a scrub.
+# TYPE nearflash_volume_scrub_corrupted_chunks_total counter
+nearflash_volume_scrub_corrupted_chunks_total{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 2
+# HELP nearflash_volume_scrub_longest_suspension_seconds The longest of these times since the plugin started. Absent before a scrub.
+# TYPE nearflash_volume_scrub_longest_suspension_seconds gauge
+nearflash_volume_scrub_longest_suspension_seconds{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 0.02
 # HELP nearflash_volume_predicted_hit_ratio Part of the reads, from 0 to 1, that a cache of such a part of the volume would answer (fraction, from 0.01 to 1), by what was read of late (window=hour, day or week). Absent until enough was seen. Attached volumes without a cache have it too.
 # TYPE nearflash_volume_predicted_hit_ratio gauge
 nearflash_volume_predicted_hit_ratio{fraction="0.01",namespace="shop",node="node-a",pv="pv-1",pvc="data",window="hour"} 0.1
@@ -237,6 +247,7 @@ nearflash_pass_success{node="node-a"} 0
 	err := testutil.GatherAndCompare(registry(t, snap, pool()), strings.NewReader(want),
 		"nearflash_volume_info", "nearflash_volume_cache_accesses_total", "nearflash_volume_healthy", "nearflash_volume_cache_dirty_age_seconds",
 		"nearflash_volume_cache_dirty_limit_bytes", "nearflash_volume_cache_dirty_limit_age_seconds", "nearflash_volume_cache_dirty_limit_active_seconds_total", "nearflash_volume_cache_dirty_limit_activations_total",
+		"nearflash_volume_scrub_corrupted_chunks_total", "nearflash_volume_scrub_longest_suspension_seconds",
 		"nearflash_volume_io_bytes_total", "nearflash_volume_predicted_hit_ratio", "nearflash_pool_device_wear_ratio", "nearflash_pass_success",
 		"nearflash_volume_hydration_done_bytes", "nearflash_volume_hydration_info", "nearflash_exported_caches", "nearflash_moves_total", "nearflash_cache_failovers_total")
 	if err != nil {

@@ -48,6 +48,12 @@ const (
 	nameDirtyAgeMax       = "nearflash_volume_cache_dirty_limit_age_seconds"
 	nameLimitActive       = "nearflash_volume_cache_dirty_limit_active_seconds_total"
 	nameActivations       = "nearflash_volume_cache_dirty_limit_activations_total"
+	nameScrubBytes        = "nearflash_volume_scrub_checked_bytes_total"
+	nameScrubFound        = "nearflash_volume_scrub_corrupted_chunks_total"
+	nameScrubUnjudged     = "nearflash_volume_scrub_unjudged_pieces_total"
+	nameScrubPauses       = "nearflash_volume_scrub_suspensions_total"
+	nameScrubPaused       = "nearflash_volume_scrub_suspended_seconds_total"
+	nameScrubLongest      = "nearflash_volume_scrub_longest_suspension_seconds"
 	nameChunk             = "nearflash_volume_cache_chunk_bytes"
 	nameMetaSize          = "nearflash_volume_cache_metadata_size_bytes"
 	nameMetaUsed          = "nearflash_volume_cache_metadata_used_bytes"
@@ -97,7 +103,7 @@ func Table() []Metric {
 
 // nodeTables are what a node exports.
 func nodeTables() []Metric {
-	return slices.Concat(volumeTable(), hydrationTable(), ioTable(), nodeTable())
+	return slices.Concat(volumeTable(), scrubTable(), hydrationTable(), ioTable(), nodeTable())
 }
 
 func buildInfo() Metric {

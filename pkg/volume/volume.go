@@ -9,9 +9,9 @@ package volume
 import (
 	"context"
 	"fmt"
-	"maps"
 	"regexp"
 	"strings"
+	"time"
 )
 
 // ID names a volume. It is the CSI volume_id, the name of the CachedVolume
@@ -152,40 +152,6 @@ type SecretNames struct {
 // String is for logs and errors.
 func (c *CSISource) String() string { return fmt.Sprintf("volume %s of %s", c.Handle, c.Driver) }
 
-// Credentials prove this node to the storage: CHAP credentials to an iSCSI target, the secrets
-// of a class to another CSI driver. They never print, in no format.
-type Credentials struct {
-	// Username and Password are CHAP credentials.
-	Username, Password string
-	// Previous is the account to try when the storage refuses this one, nil if there is none:
-	// what was admitted before a rotation, or by a controller of before, still has it
-	// (states.md, The account of an admission).
-	Previous *Credentials
-	// Secrets are for the CSI driver of a Source that has one, by its own keys (the "secrets"
-	// of the calls in the CSI specification).
-	Secrets map[string]string
-}
-
-// Equal reports whether both have the same content.
-func (c Credentials) Equal(other Credentials) bool {
-	if (c.Previous == nil) != (other.Previous == nil) || c.Previous != nil && !c.Previous.Equal(*other.Previous) {
-		return false
-	}
-	return c.Username == other.Username && c.Password == other.Password && maps.Equal(c.Secrets, other.Secrets)
-}
-
-// Format implements fmt.Formatter for every verb.
-func (Credentials) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("[redacted]")) }
-
-// String implements fmt.Stringer.
-func (Credentials) String() string { return "[redacted]" }
-
-// GoString implements fmt.GoStringer.
-func (Credentials) GoString() string { return "[redacted]" }
-
-// MarshalJSON keeps credentials out of structured logs and records.
-func (Credentials) MarshalJSON() ([]byte, error) { return []byte(`"[redacted]"`), nil }
-
 // Claim names the PersistentVolumeClaim that a volume was made for.
 type Claim struct {
 	Namespace, Name string
@@ -281,6 +247,10 @@ type Volume struct {
 	// last one is.
 	Preload   *Preload
 	Preloaded PreloadReport
+	// ScrubRequest is the last scrub that was asked for, ScrubDone the last that was reported
+	// done; either may be "". ScrubbedAt is when one was, asked for or not.
+	ScrubRequest, ScrubDone string
+	ScrubbedAt              time.Time
 	// Prewarm asks a node to prewarm the cache; nil if none is asked.
 	Prewarm *Prewarm
 	// Abandoned says that unflushed writes were abandoned, and that no pod has been
@@ -495,6 +465,10 @@ type Records interface {
 	// ReportFlushed records that f's node has carried out a flush request;
 	// ErrFenced if the record shows another owner or generation.
 	ReportFlushed(ctx context.Context, id ID, f Fence, request string) error
+	// ReportScrub tells of what a scrub by f's node has found so far, by condition and event, and
+	// records its end. Repeating it does no harm. ErrFenced if the record shows another owner or
+	// generation.
+	ReportScrub(ctx context.Context, id ID, f Fence, r ScrubReport) error
 	// ReportFreeze answers a request to freeze the filesystem; ErrFenced if the record shows
 	// another owner or generation.
 	ReportFreeze(ctx context.Context, id ID, f Fence, r FreezeReport) error

@@ -33,6 +33,9 @@ import (
 // Less than these would cost the API server more than anybody gains.
 const minReportInterval, minHotSetInterval = 10 * time.Second, 5 * time.Minute
 
+// minScrubPeriod keeps a mistake from comparing caches all the time.
+const minScrubPeriod = time.Hour
+
 // minHotSetSize has room for some hundred ranges of blocks.
 const minHotSetSize = 1 << 10
 
@@ -94,6 +97,10 @@ type Config struct {
 	ReportInterval, HotSetInterval time.Duration
 	// HotSetSize is the most that a hot set has, in bytes.
 	HotSetSize int
+	// ScrubPeriod is after how long a cache is compared with its origin again, 0 if never, and
+	// ScrubRate how fast that is, in bytes per second; 0 is no limit.
+	ScrubPeriod time.Duration
+	ScrubRate   int64
 	// HealthAddress is where /healthz and /readyz are served; empty means nowhere.
 	HealthAddress string
 	// Metrics says where /metrics is served, and to whom.
@@ -182,6 +189,8 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.DurationVar(&c.ReportInterval, "report-interval", 30*time.Second, "least time between two reports about a volume's cache to the API server")
 	fs.DurationVar(&c.HotSetInterval, "hot-set-interval", 30*time.Minute, "pause between two lists of the hottest blocks of an attached volume, at the API server")
 	fs.IntVar(&c.HotSetSize, "hot-set-size", 8<<10, "`bytes` that such a list may have, 1024 to 65536: the hottest blocks that fit")
+	fs.DurationVar(&c.ScrubPeriod, "scrub-period", 0, "after how long the cache of an attached volume is compared with its origin again; 0 is only when that is asked for")
+	fs.Int64Var(&c.ScrubRate, "scrub-rate", 16<<20, "bytes per second of caches that are compared; 0 is no limit")
 	c.Stream.AddFlags(fs)
 	c.Metrics.AddFlags(fs)
 }
@@ -311,6 +320,9 @@ func (c *Config) validateWarmStart() []error {
 	}
 	if c.HotSetSize < minHotSetSize || c.HotSetSize > hotset.MaxBytes {
 		errs = append(errs, fmt.Errorf("--hot-set-size %d: accepted are %d to %d bytes", c.HotSetSize, minHotSetSize, hotset.MaxBytes))
+	}
+	if c.ScrubRate < 0 || c.ScrubPeriod != 0 && c.ScrubPeriod < minScrubPeriod {
+		errs = append(errs, fmt.Errorf("--scrub-rate %d, --scrub-period %s: accepted are rates of 0 (no limit) and more, and periods of 0 (never) and at least %s", c.ScrubRate, c.ScrubPeriod, minScrubPeriod))
 	}
 	if c.ReportInterval < minReportInterval || c.HotSetInterval < minHotSetInterval {
 		errs = append(errs, fmt.Errorf("--report-interval %s, --hot-set-interval %s: accepted are at least %s and %s", c.ReportInterval, c.HotSetInterval, minReportInterval, minHotSetInterval))

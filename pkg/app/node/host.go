@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/attach/lease"
+	"github.com/nearflash/nearflash/pkg/attach/scrub"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -55,6 +56,7 @@ type host struct {
 	reserver attach.Reserver
 	exporter lease.Exporter
 	freezer  attach.Freezer
+	judge    scrub.Judge
 	maps     attach.MetadataTools
 	// readInUse reads the map of metadata that are in use; nil is by a copy of them.
 	readInUse func(ctx context.Context, device, base string) (cachemap.Map, error)
@@ -89,6 +91,10 @@ func thisHost(cfg Config) (host, error) {
 		return host{}, err
 	}
 	dm := devmapper.New(runner)
+	judge, err := scrub.Open(runner, dm, filepath.Join(cfg.StateDir, "scrubs"), boot)
+	if err != nil {
+		return host{}, err
+	}
 	return host{
 		boot: boot, sysfs: "/sys", dm: dm, counters: dm, lvm: lvm.New(runner, filepath.Join(cfg.StateDir, "devices")),
 		preflight: preflight.Node{
@@ -101,7 +107,7 @@ func thisHost(cfg Config) (host, error) {
 		iscsi: func(initiator string) transport.Transport {
 			return iscsi.New(runner, iscsi.Config{InitiatorName: initiator, Host: cfg.openISCSI()})
 		},
-		ioErrors: ioerrors.New("/sys/kernel/tracing", "/sys"), fs: mount.New(runner), reserver: &reservation.Disks{}, freezer: freezer,
+		ioErrors: ioerrors.New("/sys/kernel/tracing", "/sys"), fs: mount.New(runner), reserver: &reservation.Disks{}, freezer: freezer, judge: judge,
 		exporter: &peerexport.Exporter{
 			Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: cfg.NodeName, NodeIP: cfg.NodeIP, Port: cfg.WarmStartPort, Prepare: lio.NewHost(runner).Prepare,
 		},

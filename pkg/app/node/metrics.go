@@ -87,7 +87,7 @@ func (p *plugin) metrics(calls rpc.CallMetrics) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	c := metrics.NewCollector(p.cfg.NodeName, p.sampler.Scrape, p.poolMetrics, time.Now)
 	c.Hydrations, c.Leases, c.Moves, c.Failovers = p.hydrationMetrics, p.attacher.Lessor().Leases, p.moveCounts, p.failovers.Load
-	c.DirtyLimits = p.attacher.DirtyLimits().Uses
+	c.DirtyLimits, c.Scrubs = p.attacher.DirtyLimits().Uses, p.attacher.Scrubs().Uses
 	registry.MustRegister(metrics.BuildInfo("node"), c,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return prometheus.Gatherers{registry, calls.Gatherer()}

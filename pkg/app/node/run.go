@@ -143,7 +143,8 @@ func runOn(ctx context.Context, cfg Config, config *rest.Config, h host, made fu
 		// that are here already must be repaired meanwhile.
 		log.Error(err, "Pool could not be reconciled")
 	}
-	p.attacher.ThawLeft(ctx) // before anything is unmounted, or asked to be
+	p.attacher.ResumeLeft(ctx) // pods wait for it
+	p.attacher.ThawLeft(ctx)   // before anything is unmounted, or asked to be
 	p.attacher.AdoptNames(ctx)
 	group.Go(func() error { p.pool.Run(ctx, poolEvery); return nil })
 	group.Go(func() error { return p.repeatPreflight(ctx) })
@@ -158,6 +159,7 @@ func runOn(ctx context.Context, cfg Config, config *rest.Config, h host, made fu
 	group.Go(func() error { p.attacher.CacheFaults().Run(ctx, failoverEvery); return nil })
 	group.Go(func() error { p.attacher.RunReservations(ctx, reservationEvery); return nil })
 	group.Go(func() error { p.attacher.DirtyLimits().Run(ctx); return nil })
+	group.Go(func() error { p.attacher.Scrubs().Run(ctx); return nil })
 	group.Go(func() error { p.attacher.Hydrations().Run(ctx); return nil })
 	group.Go(func() error { p.attacher.Streams().Run(ctx); return nil })
 	group.Go(func() error { p.attacher.RunPaths(ctx, pathsEvery); return nil })
@@ -246,11 +248,11 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config, h host) (*p
 	if p.streamClient != nil {
 		puller = p.streamClient
 	}
-	p.attacher = attach.New(attach.Config{Node: cfg.NodeName, Boot: h.boot, Sysfs: h.sysfs, Warm: warm}, attach.Deps{
+	p.attacher = attach.New(attach.Config{Node: cfg.NodeName, Boot: h.boot, Sysfs: h.sysfs, Warm: warm, Scrub: attach.ScrubConfig{Period: cfg.ScrubPeriod, Rate: cfg.ScrubRate}}, attach.Deps{
 		DM: h.dm, LVM: h.lvm, Blocks: h.blocks, Transport: p.transports(), IOErrors: h.ioErrors, FS: h.fs, Reserver: h.reserver,
 		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Requested: requested, Meter: p.sampler,
 		Moves: destination, HotSets: records.NewHotSets(api),
-		Exporter: h.exporter, Stream: puller, Freezer: h.freezer, Tools: h.maps, ReadInUse: h.readInUse, MoveEnded: p.moveCounts.Ended,
+		Exporter: h.exporter, Stream: puller, Freezer: h.freezer, Judge: h.judge, Tools: h.maps, ReadInUse: h.readInUse, MoveEnded: p.moveCounts.Ended,
 		FailedOver:    func() { p.failovers.Add(1) },
 		CacheProblem:  func(context.Context) string { return read(&p.findings.cache) },
 		WarmProblem:   func(context.Context) string { return read(&p.findings.warm) },

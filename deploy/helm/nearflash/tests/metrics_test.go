@@ -28,6 +28,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
+	"github.com/nearflash/nearflash/pkg/attach/scrub"
 	"github.com/nearflash/nearflash/pkg/metrics"
 	"github.com/nearflash/nearflash/pkg/observe"
 	"github.com/nearflash/nearflash/pkg/reuse"
@@ -379,6 +380,7 @@ func TestMetricsText(t *testing.T) {
 	collector.DirtyLimits = func() []dirtylimit.Use {
 		return []dirtylimit.Use{{ID: sample.ID, Bytes: 2, Age: time.Minute, Activations: 1}}
 	}
+	collector.Scrubs = func() []scrub.Use { return []scrub.Use{{ID: sample.ID, CheckedBytes: 1}} }
 	collector.Leases = func(context.Context) (map[volume.ID]volume.MoveID, error) { return nil, nil }
 	registry.MustRegister(metrics.BuildInfo("node"), collector, clusterMetrics(now))
 	calls.RecordMetrics("/csi.v1.Node/NodeStageVolume", nil, time.Second)
