@@ -27,7 +27,7 @@ var _ = Describe("A volume whose SSD returns something else than was written to 
 		v, err := s.volume(ctx, volumeSpec{name: "scrubbed", mode: v1alpha1.CacheModeWritethrough, kind: block, cacheSize: "64Mi"})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.start(ctx, nodeA)).To(Succeed())
-		_, err = v.run(ctx, fmt.Sprintf(`yes %s 2>/dev/null | head -c 8388608 >/tmp/words; dd if=/tmp/words of=%s bs=64k oflag=direct conv=notrunc status=none`, scrubWord, v.path()))
+		_, err = v.run(ctx, fmt.Sprintf(`set +o pipefail; yes %s 2>/dev/null | head -c 8388608 >/tmp/words; dd if=/tmp/words of=%s bs=64k oflag=direct conv=notrunc status=none`, scrubWord, v.path()))
 		Expect(err).NotTo(HaveOccurred())
 		want, err := v.direct(ctx)
 		Expect(err).NotTo(HaveOccurred())

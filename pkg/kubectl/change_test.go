@@ -55,7 +55,7 @@ func (c changeCase) check(t *testing.T) {
 		t.Errorf("the command ended before %d more changes", len(r.clock.ticks))
 	}
 	spec := r.record("pvc-1").Spec
-	if !reflect.DeepEqual(spec.Origin, c.wantSpec.Origin) || spec.CacheMode != c.wantSpec.CacheMode || spec.CacheSize != c.wantSpec.CacheSize || spec.AcceptDirtyLoss != c.wantSpec.AcceptDirtyLoss || spec.FlushRequest != c.wantSpec.FlushRequest {
+	if !reflect.DeepEqual(spec.Origin, c.wantSpec.Origin) || spec.CacheMode != c.wantSpec.CacheMode || spec.CacheSize != c.wantSpec.CacheSize || spec.AcceptDirtyLoss != c.wantSpec.AcceptDirtyLoss || spec.FlushRequest != c.wantSpec.FlushRequest || spec.ScrubRequest != c.wantSpec.ScrubRequest {
 		t.Errorf("spec is %+v, want %+v", spec, c.wantSpec)
 	}
 }

@@ -124,6 +124,7 @@ func TestRecords(t *testing.T) {
 		"retained cache bound":  testRetainedCacheBound,
 		"report":                testReport,
 		"abandoned":             testAbandoned,
+		"scrub":                 testScrub,
 		"missing":               testMissing,
 		"no connection":         testUnavailable,
 		"round trip":            testRoundTrip,

@@ -108,6 +108,7 @@ func (c *cluster) testEveryVolumeField(t *testing.T, foreign client.Client) {
 		"Cache":                {Cache: v1alpha1.CacheStatus{Mode: v1alpha1.CacheModeWritethrough}},
 		"Flush":                {Flush: v1alpha1.FlushStatus{Request: "x", CompletionTime: metav1.Now()}},
 		"Freeze":               {Freeze: frozen()},
+		"Scrub":                {Scrub: v1alpha1.ScrubStatus{Request: "x", CompletionTime: metav1.Now()}},
 		"PersistentVolumeName": {PersistentVolumeName: "pv"},
 		"Conditions":           {Conditions: cachedCondition()},
 		"Abandoned": {Abandoned: []v1alpha1.AbandonedWrites{{
