@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearflash/nearflash/e2e/checker"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/scrub"
 	"github.com/nearflash/nearflash/pkg/cachemap"
@@ -287,7 +288,7 @@ func TestKernelKillScrub(t *testing.T) {
 			cm := d.cacheMap()
 			d.flip(cm, writtenChunks(cm, 1)[0], 0)
 			d.asksScrub(point)
-			if killed := d.killScrub(point); !killed {
+			if killed := d.killScrub(point, order{Scrub: true}); !killed {
 				t.Errorf("%s: nothing was killed", point)
 			}
 			n.ResumeLeft(t.Context())
@@ -308,17 +309,83 @@ func TestKernelKillScrub(t *testing.T) {
 
 // killScrub runs a scrub by a plugin that is killed at a point, or whose guard is. A guard's end is an
 // error of the scrub, and no end of the plugin.
-func (d *disk) killScrub(point string) bool {
+func (d *disk) killScrub(point string, o order) bool {
 	if !strings.Contains(point, "guard") {
-		return d.killAt(point, order{Scrub: true})
+		return d.killAt(point, o)
 	}
 	faults := filepath.Join(d.n.dir, "faults")
 	mustPass(d.m.t, "faults", os.MkdirAll(faults, 0o700))
 	arm := filepath.Join(faults, point)
 	mustPass(d.m.t, "arm", os.WriteFile(arm, nil, 0o600))
-	p := d.startChild(order{Scrub: true}, "NEARFLASH_FAULT_DIR="+faults)
+	p := d.startChild(o, "NEARFLASH_FAULT_DIR="+faults)
 	st, err := p.Wait()
 	mustPass(d.m.t, "wait", err)
-	_, err = os.Stat(arm)
+	err = os.Remove(arm)
 	return st.ExitCode() == 4 && errors.Is(err, os.ErrNotExist)
+}
+
+// scrubUnderLoad: the cache is scrubbed below the load, by a plugin that is killed at a step of it, or
+// whose guard is, or by one that is not. Nothing is called corrupted.
+func (c *campaign) scrubUnderLoad() {
+	c.change()
+	c.asksScrub(fmt.Sprint("scrub-", c.r.Uint64()))
+	end := c.begin(c.load(c.r))
+	points := []string{"", "scrub.ordered", "scrub.judged", "scrub.guard-suspended", "scrub.guard-resumed"}
+	if point := points[c.r.IntN(len(points))]; point != "" {
+		c.killScrub(point, c.order(order{Scrub: true}))
+	}
+	c.n.ResumeLeft(c.t.Context())
+	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
+	defer cancel()
+	if err := c.n.scrub(ctx, c.req.ID); err != nil && !errors.Is(err, context.DeadlineExceeded) { // it may have to wait for something that nobody does here
+		c.t.Error(err)
+	}
+	end()
+	rec, err := c.rec.load(c.req.ID)
+	mustPass(c.t, "record", err)
+	for _, r := range rec.Scrubs {
+		if r.Corrupted > 0 || r.NotKept {
+			c.t.Errorf("a write that was under way was called corrupted: %+v", r)
+		}
+	}
+	c.asksScrub("")
+	c.must(checker.LossNothing)
+}
+
+// TestKernelScrubPause: how long a suspension is, which grows with the number of chunks, since the
+// kernel writes a hint of each. What larger disks (DISK) have room for is measured too.
+func TestKernelScrubPause(t *testing.T) {
+	m := newMachine(t)
+	n := m.node(t.TempDir(), onOneSSD())
+	for chunks := int64(2048); chunks*smallestChunk < n.pool.View().FreeBytes*3/4; chunks *= 8 {
+		spec := cached(volume.ModeWritethrough, chunks*smallestChunk)
+		spec.ChunkBytes = smallestChunk
+		d := m.volume(n, fmt.Sprintf("pause-%d", chunks), chunks*smallestChunk, spec)
+		d.req.Block = true
+		d.stage()
+		mustPass(t, "device", d.n.DM.Await(t.Context(), layout.Device(d.req.ID, layout.Top)))
+		o := scrub.Order{ID: d.req.ID, Device: layout.Device(d.req.ID, layout.Top), Meta: d.below("meta"), Data: d.below("data"), Origin: d.originDevice(), BlockBytes: smallestChunk}
+		l := startLoad(t, d.device(), 4*mib)
+		l.moving()
+		l.longest.Store(0)
+		l.moving()
+		alone := time.Duration(l.longest.Swap(0))
+		var longest, all time.Duration
+		const times = 5
+		for range times {
+			l.fast.Store(loadBurst)
+			r, err := n.Judge.Judge(t.Context(), o)
+			mustPass(t, "suspension", err)
+			longest, all = max(longest, r.Suspended), all+r.Suspended
+		}
+		l.moving()
+		t.Logf("%d chunks: suspended for %s on average, %s at most; the longest access of the pod took %s, %s without", chunks, all/times, longest, time.Duration(l.longest.Load()), alone)
+		if longest > scrub.Limit {
+			t.Errorf("%d chunks: suspended for %s", chunks, longest)
+		}
+		l.end()
+		d.unstage()
+		d.remove()
+		mustPass(t, "repair", n.Repair(t.Context()))
+	}
 }

@@ -40,7 +40,7 @@ func (a *Attacher) newScrubs() *scrub.Keeper {
 	return &scrub.Keeper{Host: scrubHost{a}, Judge: a.Judge, Open: a.Blocks.Open, Rate: a.Scrub.Rate, Now: func() time.Time { return a.Now() }}
 }
 
-// ResumeLeft resumes what a process before this one may have left suspended.
+// ResumeLeft resumes what a guard may have left suspended that nobody waits for.
 func (a *Attacher) ResumeLeft(ctx context.Context) {
 	if a.Judge == nil {
 		return
@@ -48,12 +48,17 @@ func (a *Attacher) ResumeLeft(ctx context.Context) {
 	log := klog.FromContext(ctx)
 	left, err := a.Judge.Left(ctx)
 	if err != nil {
-		log.Error(err, "Devices that a plugin before this one suspended could not be looked for")
+		log.Error(err, "Devices that may be suspended could not be looked for")
 	}
 	for _, id := range left {
-		if err := a.Judge.Recover(ctx, id); err != nil {
-			log.Error(err, "Device that a plugin before this one may have suspended was not resumed", "volume", id)
+		unlock, ok := a.Locks.TryLock(string(id))
+		if !ok {
+			continue
 		}
+		if err := a.Judge.Recover(ctx, id); err != nil {
+			log.Error(err, "Device that may be suspended was not resumed; it is tried again", "volume", id)
+		}
+		unlock()
 	}
 }
 
@@ -65,6 +70,7 @@ func (h scrubHost) Due(ctx context.Context) ([]scrub.Volume, error) {
 	if h.Judge == nil {
 		return nil, nil
 	}
+	h.ResumeLeft(ctx) // that of a plugin before, if it could not be at the start
 	records, err := h.Owned.List(ctx)
 	if err != nil {
 		return nil, err

@@ -299,9 +299,7 @@ func (k *Keeper) suspend(ctx context.Context, r *run, c Cache, batch []suspect, 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), judgePatience)
 	defer cancel()
 	r.suspendedAt = k.Now()
-	if len(r.renew) == 0 && !renew {
-		r.suspensions++
-	}
+	r.suspensions++
 	res, err := k.Judge.Judge(ctx, Order{
 		ID: r.v.ID, Device: c.Top, Meta: c.Meta, Data: c.Data, Origin: c.Origin,
 		BlockBytes: int64(c.ChunkSectors) * 512, Pieces: pieces(batch), Renew: renew,
@@ -330,6 +328,7 @@ func (k *Keeper) judge(ctx context.Context, r *run, c Cache) error {
 	before, exhausted := r.found.Corrupted, r.next >= len(r.m.Entries)
 	corrupted, dirty := r.judged(batch, res.Judgements, c.ChunkSectors)
 	if len(corrupted) > 0 {
+		r.suspensions = 0
 		klog.FromContext(ctx).Error(nil, "SSD has lost what a cache wrote to it", "volume", r.v.ID, "offsets", where(corrupted))
 		told := r.found
 		told.Message = fmt.Sprintf("the SSD returns something else than was written to it, at byte %s of the volume; the cache's copy is replaced by what the storage server has", where(corrupted))
