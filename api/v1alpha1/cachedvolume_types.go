@@ -115,7 +115,7 @@ type ISCSISource struct {
 
 // CachedVolumeSpec is what the StorageClass or the PersistentVolume asked for.
 // cacheMode, cacheSize, maxCacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAgeSeconds, warmStart,
-// flushRequest, preload and the request to prewarm may be changed while the volume is attached.
+// flushRequest, scrubRequest, preload and the request to prewarm may be changed while the volume is attached.
 //
 // +kubebuilder:validation:XValidation:rule="self.cacheMode != 'writeback' || (has(self.acceptDirtyLoss) && self.acceptDirtyLoss == 'node-loss')",message="cacheMode writeback loses acknowledged writes when a node is lost before they are flushed: acceptDirtyLoss must be node-loss"
 // +kubebuilder:validation:XValidation:rule="self.cacheMode == 'none' || has(self.cacheSize)",message="cacheMode other than none needs a cacheSize"

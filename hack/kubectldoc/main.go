@@ -53,7 +53,7 @@ const permissions = `
 	"with get and list of `persistentvolumes` and `nodes` it shows more" + ` |
 | top, with figures of now | also list ` + "`pods`" + ` of all namespaces, and create ` + "`pods/exec`" + ` in nearflash's namespace. That is root on the nodes ([who may](../explanation/security.md#somebody-who-may-exec-in-nearflashs-namespace)); without it, top shows what nodes reported |
 | list the claims of a namespace, with the last event of each | list ` + "`persistentvolumeclaims` and `events`" + ` there, as Kubernetes' role ` + "`view`" + ` has it |
-| change mode or size, flush, preload, drop, migrate | patch ` + "`cachedvolumes`" + ` |
+| change mode or size, flush, preload, scrub, drop, migrate | patch ` + "`cachedvolumes`" + ` |
 | abandon, invalidate | patch ` + "`cachedvolumes/status`" + ` |
 | takeover | list ` + "`configmaps`" + `, get and update those of nearflash's namespace |
 | adopt, release | get and list ` + "`namespaces`, `persistentvolumes`, `volumeattachments`, `storageclasses`, `csidrivers`, `cachedvolumes`; create, patch and delete `persistentvolumes`; " +
