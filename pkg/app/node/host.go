@@ -95,6 +95,7 @@ func thisHost(cfg Config) (host, error) {
 	if err != nil {
 		return host{}, err
 	}
+	judge.Outside = runner.Outside
 	return host{
 		boot: boot, sysfs: "/sys", dm: dm, counters: dm, lvm: lvm.New(runner, filepath.Join(cfg.StateDir, "devices")),
 		preflight: preflight.Node{

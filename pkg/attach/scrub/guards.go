@@ -45,6 +45,9 @@ type Guards struct {
 	Program string
 	// Boot is the kernel's boot id.
 	Boot string
+	// Outside says why a guard would end with the plugin's container, nil if it would not: then
+	// nothing is suspended. The function may be nil.
+	Outside func() error
 }
 
 var _ Judge = (*Guards)(nil)
@@ -74,6 +77,11 @@ func (h *Guards) file(id volume.ID) string { return filepath.Join(h.Dir, string(
 
 // Judge implements Judge.
 func (h *Guards) Judge(ctx context.Context, o Order) (r Result, err error) {
+	if h.Outside != nil {
+		if err := h.Outside(); err != nil {
+			return r, err
+		}
+	}
 	if err := h.Recover(ctx, o.ID); err != nil {
 		return r, err
 	}

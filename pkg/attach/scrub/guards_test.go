@@ -85,6 +85,15 @@ func TestGuards(t *testing.T) {
 	}
 	p.wantLeft(t, 0)
 
+	p.Outside = func() error { return errors.New("no hostPID") }
+	p.guard = func(Order) (Result, error) {
+		t.Error("a guard that would end with the container")
+		return Result{}, nil
+	}
+	if _, err := p.Judge(t.Context(), testOrder); err == nil || err.Error() != "no hostPID" {
+		t.Errorf("got %v", err)
+	}
+	p.Outside = nil
 	p.guard = func(Order) (Result, error) { return Result{Judgements: []Judgement{Same}}, nil }
 	if _, err := p.Judge(t.Context(), testOrder); err == nil {
 		t.Error("judgements of some pieces were taken for those of all")
