@@ -178,7 +178,7 @@ var _ = Describe("The kubectl plugin", Label("kubectl"), func() {
 			{"describe", "write `kubectl nearflash describe PVC`"},
 			{"describe cvol/missing", "`kubectl nearflash list -A` shows all volumes"},
 			{"flush pv/missing", "`kubectl get pv` lists them"},
-			{"mode missing fast", "accepted are none, writethrough, writeback"},
+			{"mode missing fast", "accepted are none, writethrough, writeback, writeback-unsafe"},
 			{"resize missing much", "accepted are quantities"},
 			{"drop missing", "add --yes"},
 			{"abandon missing", "name its namespace with -n"},

@@ -31,6 +31,18 @@ const (
 	// one of its copies.
 	ReasonMirrorDegraded = "MirrorDegraded"
 
+	// ReasonFlushesDropped: the cache takes writes in mode writeback-unsafe.
+	ReasonFlushesDropped = "FlushesDropped"
+	// ReasonFlushesPassed: flushes of a volume in that mode cannot be dropped, and go through.
+	ReasonFlushesPassed = "FlushesPassed"
+
+	// ConditionConsistent is False once a node has stopped uncleanly while it dropped the
+	// flushes of the volume: writes may be missing, and newer ones be there. Nothing makes it
+	// True; who has made the data anew takes the condition away.
+	ConditionConsistent = "Consistent"
+
+	ReasonUncleanStop = "UncleanStop"
+
 	// ConditionApplied is True while the attached cache is as the spec asks: its
 	// mode, its size, and no flush is outstanding. It is Unknown while the volume
 	// is attached nowhere.

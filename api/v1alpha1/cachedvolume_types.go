@@ -15,14 +15,34 @@ const (
 	CacheModeWritethrough CacheMode = "writethrough"
 	// CacheModeWriteback acknowledges a write when the SSD has it.
 	CacheModeWriteback CacheMode = "writeback"
+	// CacheModeWritebackUnsafe is writeback whose flushes end at the cache: neither the SSD
+	// nor the origin is told to make anything durable.
+	CacheModeWritebackUnsafe CacheMode = "writeback-unsafe"
 	// CacheModePassthrough lets everything through to the origin, while a stream brings the cache
 	// and nothing of it serves yet. It cannot be asked for.
 	CacheModePassthrough CacheMode = "passthrough"
 )
 
+// TakesWrites reports whether the SSD alone may have acknowledged writes.
+func (m CacheMode) TakesWrites() bool {
+	return m == CacheModeWriteback || m == CacheModeWritebackUnsafe
+}
+
+// Consent is the loss that a mode asks to be accepted.
+func (m CacheMode) Consent() DirtyLoss {
+	switch m {
+	case CacheModeWriteback:
+		return DirtyLossNodeLoss
+	case CacheModeWritebackUnsafe:
+		return DirtyLossPowerLoss
+	default:
+		return DirtyLossNone
+	}
+}
+
 // DirtyLoss names the disaster after which acknowledged writes may be lost.
 //
-// +kubebuilder:validation:Enum=none;node-loss
+// +kubebuilder:validation:Enum=none;node-loss;power-loss
 type DirtyLoss string
 
 const (
@@ -30,6 +50,9 @@ const (
 	DirtyLossNone DirtyLoss = "none"
 	// DirtyLossNodeLoss accepts the loss of unflushed writes with the node.
 	DirtyLossNodeLoss DirtyLoss = "node-loss"
+	// DirtyLossPowerLoss accepts that, and after a loss of power or a crash of the kernel the
+	// loss of any write since the last drain, flushed by the application or not, in any order.
+	DirtyLossPowerLoss DirtyLoss = "power-loss"
 )
 
 // DirtyState says whether a node's SSD may hold data that the origin lacks.
@@ -118,6 +141,7 @@ type ISCSISource struct {
 // flushRequest, scrubRequest, preload and the request to prewarm may be changed while the volume is attached.
 //
 // +kubebuilder:validation:XValidation:rule="self.cacheMode != 'writeback' || (has(self.acceptDirtyLoss) && self.acceptDirtyLoss == 'node-loss')",message="cacheMode writeback loses acknowledged writes when a node is lost before they are flushed: acceptDirtyLoss must be node-loss"
+// +kubebuilder:validation:XValidation:rule="self.cacheMode != 'writeback-unsafe' || (has(self.acceptDirtyLoss) && self.acceptDirtyLoss == 'power-loss')",message="cacheMode writeback-unsafe loses writes that the application has flushed, in any order, with the power of a node: acceptDirtyLoss must be power-loss"
 // +kubebuilder:validation:XValidation:rule="self.cacheMode == 'none' || has(self.cacheSize)",message="cacheMode other than none needs a cacheSize"
 // +kubebuilder:validation:XValidation:rule="self.backend == oldSelf.backend",message="backend cannot be changed"
 // +kubebuilder:validation:XValidation:rule="has(self.target) == has(oldSelf.target) && (!has(self.target) || self.target == oldSelf.target)",message="target cannot be changed"
@@ -171,7 +195,7 @@ type CachedVolumeSpec struct {
 
 	// cacheMode selects how writes pass through the cache.
 	// +required
-	// +kubebuilder:validation:Enum=none;writethrough;writeback
+	// +kubebuilder:validation:Enum=none;writethrough;writeback;writeback-unsafe
 	CacheMode CacheMode `json:"cacheMode,omitempty"`
 
 	// cacheSize is the size of the cache: a quantity of bytes ("10Gi") or a
@@ -199,7 +223,8 @@ type CachedVolumeSpec struct {
 	// +kubebuilder:validation:MultipleOf=32768
 	ChunkSizeBytes *int64 `json:"chunkSizeBytes,omitempty"`
 
-	// acceptDirtyLoss is the consent that writeback needs.
+	// acceptDirtyLoss is the consent that a mode needs: node-loss that of writeback,
+	// power-loss that of writeback-unsafe.
 	// +optional
 	AcceptDirtyLoss DirtyLoss `json:"acceptDirtyLoss,omitempty"`
 
@@ -293,7 +318,7 @@ type CacheStatus struct {
 	// mode is the mode that is loaded in the kernel: passthrough while a stream brings the
 	// cache and nothing of it serves yet.
 	// +required
-	// +kubebuilder:validation:Enum=none;writethrough;writeback;passthrough
+	// +kubebuilder:validation:Enum=none;writethrough;writeback;writeback-unsafe;passthrough
 	Mode CacheMode `json:"mode,omitempty"`
 
 	// health is what the kernel says of the cache.

@@ -198,7 +198,7 @@ func testCreate(t *testing.T, c client.Client) {
 			change: func(s *v1alpha1.CachedVolumeSpec) { *s = over("a", "").Spec; s.Provisioning = "thin" },
 			want:   "spec: Invalid value: static and provisioning do not go with backend csi",
 		},
-		"another mode": {change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode = "writearound" }, want: `[spec.cacheMode: Unsupported value: "writearound": supported values: "none", "writethrough", "writeback"` + unchecked},
+		"another mode": {change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode = "writearound" }, want: `[spec.cacheMode: Unsupported value: "writearound": supported values: "none", "writethrough", "writeback", "writeback-unsafe"` + unchecked},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

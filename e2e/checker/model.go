@@ -13,7 +13,12 @@ const (
 	None         Mode = "none"
 	Writethrough Mode = "writethrough"
 	Writeback    Mode = "writeback"
+	// WritebackUnsafe is writeback whose flushes prove nothing.
+	WritebackUnsafe Mode = "writeback-unsafe"
 )
+
+// takesWrites reports whether the SSD alone may have an acknowledged write.
+func (m Mode) takesWrites() bool { return m == Writeback || m == WritebackUnsafe }
 
 // Loss is what a disaster may have taken: the zero Loss, nothing, or a set.
 type Loss uint8
@@ -70,7 +75,7 @@ func (b block) issue(seq uint64) block {
 // the storage server, or written to both, only the server can still lose it.
 func (b block) ack(seq uint64, m Mode) block {
 	b.newest, b.failed, b.split = seq, false, false
-	if m != Writeback {
+	if !m.takesWrites() {
 		b = b.settle()
 		b.floor[index(LossNode)], b.floor[index(LossCache)] = seq, seq
 	}
@@ -96,6 +101,9 @@ func (b block) fail() block {
 // about the storage server: the kernel copies blocks there without a flush, and may
 // then give up the SSD's copy.
 func (b block) flush(m Mode) block {
+	if m == WritebackUnsafe {
+		return b
+	}
 	kind := LossStorage
 	if m == Writeback {
 		kind = LossNode
@@ -236,7 +244,7 @@ func (b block) observe(l Loss, m Mode, seq uint64) block {
 	taken := slices.DeleteFunc(slices.Clone(b.writes), func(w uint64) bool { return !newer(w) })
 	b.writes = append(slices.DeleteFunc(slices.Clone(b.writes), func(w uint64) bool { return w >= seq }), seq)
 	b.behind = slices.DeleteFunc(slices.Concat(b.behind, taken), func(w uint64) bool { return w == seq })
-	if m != Writeback || l&LossCache != 0 {
+	if !m.takesWrites() || l&LossCache != 0 {
 		b = b.settle()
 	}
 	b.newest, b.failed = seq, false

@@ -56,6 +56,7 @@ var disasters = map[string]func(*campaign){
 	"source node lost during a move":           (*campaign).loseLessor,
 	"node stopped under load":                  (*campaign).stopNode,
 	"node and SSD write cache stopped":         (*campaign).stopForgetful,
+	"node stopped, flushes were dropped":       (*campaign).stopUnsafe,
 	"node stopped during unstage":              (*campaign).stopUnstage,
 	"node stopped during stage":                (*campaign).stopStage,
 	"node stopped during a flush asked for":    (*campaign).stopFlush,

@@ -178,6 +178,8 @@ type fileRecord struct {
 	Told []string
 	// Scrubs are the reports of scrubs.
 	Scrubs []volume.ScrubReport
+	// Torn are the unclean stops that were reported of a volume whose flushes were dropped.
+	Torn []string
 }
 
 // hidden is a file in the folder of the records while nobody can reach them.
@@ -330,6 +332,16 @@ func (r fileRecords) ReportAbandoned(_ context.Context, id volume.ID, f volume.F
 		default:
 			rec.Told, rec.Volume.Abandoned = append(rec.Told, pod.Name), false
 		}
+		return nil
+	})
+}
+
+func (r fileRecords) ReportTorn(_ context.Context, id volume.ID, f volume.Fence, message string) error {
+	return r.update(id, func(rec *fileRecord) error {
+		if rec.Volume.Fence != f {
+			return volume.ErrFenced
+		}
+		rec.Torn = append(rec.Torn, message)
 		return nil
 	})
 }

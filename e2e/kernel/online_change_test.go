@@ -67,7 +67,7 @@ func (d *disk) change() {
 }
 
 func mode(m volume.CacheMode) func(*volume.Volume) {
-	return func(v *volume.Volume) { v.Spec.Mode = m }
+	return func(v *volume.Volume) { v.Spec.SetMode(string(m)) }
 }
 
 func cacheBytes(n int64) func(*volume.Volume) {
@@ -408,6 +408,8 @@ func changes() []change {
 		{both(mode(wb), small), cacheBytes(64 * mib), []string{"change.extended", "change.data-grown", "change.grown"}, []string{"change.data-grown"}},
 		{both(mode(wb), small), mode(wt), []string{"change.cleaned"}, nil},
 		{both(mode(wt), small), cacheBytes(16 * mib), []string{"change.uncached", "change.cached"}, []string{"change.cached"}},
+		{both(mode(wb), small), unsafeMode, []string{"change.unsafe"}, nil},
+		{both(unsafeMode, small), mode(wb), []string{"change.passed"}, nil},
 	}
 }
 

@@ -195,11 +195,11 @@ func refuseDriver(p *problems, d *storagev1.CSIDriver) {
 // refuseFence is what the controller does when a volume is first published (checkFence).
 func refuseFence(p *problems, driver string, d *storagev1.CSIDriver, w Want) {
 	attaches := d == nil || ptr.Deref(d.Spec.AttachRequired, true)
-	if attaches && !volume.EmptyDetach(driver) || w.Attributes["cacheMode"] != string(v1alpha1.CacheModeWriteback) ||
+	if attaches && !volume.EmptyDetach(driver) || !v1alpha1.CacheMode(w.Attributes["cacheMode"]).TakesWrites() ||
 		w.Attributes["withoutFence"] == volume.AcceptTwoWriters {
 		return
 	}
-	p.add("cacheMode writeback: a detach by driver %s keeps no lost node from writing; accepted are none, writethrough, or withoutFence %s", driver, volume.AcceptTwoWriters)
+	p.add("cacheMode %s: a detach by driver %s keeps no lost node from writing; accepted are none, writethrough, or withoutFence %s", w.Attributes["cacheMode"], driver, volume.AcceptTwoWriters)
 }
 
 // refuseUse reports who uses the claim, or is about to.

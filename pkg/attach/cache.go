@@ -340,6 +340,12 @@ func (a *Attacher) reloadCache(ctx context.Context, e *state.Entry, t devmapper.
 	if err := a.stack.ReloadTop(ctx, e, t); err != nil {
 		return err
 	}
+	if c, cached := t.Cache(); cached && e.Unsafe && c.Mode == devmapper.Writeback {
+		// The new table passes flushes. Should this fail, the next look at the volume does it.
+		if err := a.stack.SetFlushes(ctx, e.ID, false); err != nil {
+			klog.FromContext(ctx).Error(err, "Flushes go through for now", "volume", e.ID)
+		}
+	}
 	a.stack.BeginCounting(ctx, e)
 	return a.save(ctx, e, e.State)
 }

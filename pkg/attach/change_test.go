@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -57,6 +58,70 @@ var changes = []struct {
 	}},
 }
 
+// unsafeChanges are those of flushes that end at the cache.
+var unsafeChanges = []struct {
+	name   string
+	change func(*v1alpha1.CachedVolumeSpec)
+	drops  bool
+}{
+	{"unsafe", unsafe, true},
+	{"unsafe, flush", func(s *v1alpha1.CachedVolumeSpec) { s.FlushRequest = "once" }, true},
+	{"unsafe, larger", func(s *v1alpha1.CachedVolumeSpec) { s.CacheSize = "8Mi" }, true},
+	{"safe again", func(s *v1alpha1.CachedVolumeSpec) {
+		s.CacheMode, s.AcceptDirtyLoss = v1alpha1.CacheModeWriteback, v1alpha1.DirtyLossNodeLoss
+	}, false},
+	{"unsafe again", unsafe, true},
+	{"writethrough", func(s *v1alpha1.CachedVolumeSpec) {
+		s.CacheMode, s.AcceptDirtyLoss = v1alpha1.CacheModeWritethrough, ""
+	}, false},
+	{"unsafe, of writethrough", unsafe, true},
+	{"none", func(s *v1alpha1.CachedVolumeSpec) {
+		s.CacheMode, s.CacheSize, s.ChunkSizeBytes = v1alpha1.CacheModeNone, "", nil
+	}, false},
+}
+
+func unsafe(s *v1alpha1.CachedVolumeSpec) {
+	s.CacheMode, s.AcceptDirtyLoss = v1alpha1.CacheModeWritebackUnsafe, v1alpha1.DirtyLossPowerLoss
+}
+
+// drops reports whether flushes end at the top device.
+func (h *host) drops() bool {
+	h.w.t.Helper()
+	infos, err := h.kernel.Client(nil).Info(h.w.ctx, "nf-"+string(volumeID))
+	h.w.must("devices", err)
+	top, found := infos["nf-"+string(volumeID)]
+	if !found {
+		return false
+	}
+	passes, err := h.machine.PassesFlushes(top.DevNo())
+	h.w.must("flushes", err)
+	return !passes
+}
+
+// beUnsafe has the flushes of one pod's volume dropped and passed on again.
+func (l *life) beUnsafe() {
+	l.t.Helper()
+	req := l.publish(l.a.name)
+	begin := func(p *plugin) error { return l.stageUnlessRunning(l.a, p, req) }
+	l.persist(l.a, "stage", begin)
+	for i, c := range unsafeChanges {
+		l.a.podWrites(uint64(i+1), 1, 2, int64(i+3))
+		l.ask(c.change)
+		l.persist(l.a, c.name, func(p *plugin) error {
+			if err := begin(p); err != nil {
+				return err
+			}
+			return l.apply(p)
+		})
+		l.a.podReads()
+		l.wantCache(l.a)
+		if drops := l.a.drops(); drops != c.drops {
+			l.t.Fatalf("%s: flushes are dropped: %t, want %t", c.name, drops, c.drops)
+		}
+	}
+	l.leave(l.a)
+}
+
 // beChanged has everything changed below one pod, which goes on writing. One whose node
 // loses its power is begun anew.
 func (l *life) beChanged() {
@@ -88,7 +153,7 @@ func (w *world) wantCache(h *host) {
 	asked := resource.MustParse(cmp.Or(spec.CacheSize, "0"))
 	switch {
 	case !found && spec.CacheMode == v1alpha1.CacheModeNone:
-	case !found || string(s.Mode()) != string(spec.CacheMode):
+	case !found || string(s.Mode()) != strings.TrimSuffix(string(spec.CacheMode), "-unsafe"):
 		w.t.Fatalf("the cache is there: %t, in mode %s, and %s is asked for", found, s.Mode(), spec.CacheMode)
 	case int64(s.CacheTotal*s.ChunkSectors)*512 != asked.Value():
 		w.t.Fatalf("the cache has %d chunks of %d sectors, and %s are asked for", s.CacheTotal, s.ChunkSectors, spec.CacheSize)

@@ -54,6 +54,9 @@ const (
 	ChangeMark      = changeMark
 	ChangeRestore   = changeRestore
 	ChangeWriteback = changeWriteback
+	ChangeUnsafe    = changeUnsafe
+	ChangeSafe      = changeSafe
+	ChangeTell      = changeTell
 	ChangeFlushed   = changeFlushed
 
 	FreezeFailed = freezeFailed

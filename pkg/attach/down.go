@@ -189,6 +189,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c ssd.Ca
 		}
 	}
 	e.Recovered = true
+	e.Tear()
 	// Before there is a device: a stage adopts it with what the journal says, and a plugin
 	// of before must not look for it under another name.
 	if err := a.write(ctx, e); err != nil {
@@ -395,6 +396,9 @@ func (a *Attacher) takeBackMark(ctx context.Context, e *state.Entry) error {
 func (a *Attacher) markClean(ctx context.Context, e *state.Entry) error {
 	if !e.Marked {
 		return nil
+	}
+	if err := a.tellTorn(ctx, e); err != nil {
+		return err // before the record says that all is well
 	}
 	err := a.recordCount(ctx, e)
 	if err == nil {

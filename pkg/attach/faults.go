@@ -51,6 +51,8 @@ var (
 	faultChangeCleaned     = faultpoint.New("change.cleaned")
 	faultChangeTagged      = faultpoint.New("change.tagged")
 	faultChangeWriteback   = faultpoint.New("change.writeback")
+	faultChangeUnsafe      = faultpoint.New("change.unsafe")
+	faultChangePassed      = faultpoint.New("change.passed")
 	faultChangeExtended    = faultpoint.New("change.extended")
 	faultChangeDataGrown   = faultpoint.New("change.data-grown")
 	faultChangeGrown       = faultpoint.New("change.grown")

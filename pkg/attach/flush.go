@@ -43,6 +43,9 @@ func (a *Attacher) flush(ctx context.Context, e *state.Entry) error {
 		}
 	}
 	faultUnstageCleaned.Hit()
+	if err := a.passFlushes(ctx, e); err != nil {
+		return err
+	}
 	if err := a.flushOrigin(ctx, e); err != nil {
 		if !a.shutOut(ctx, e) {
 			return err
@@ -52,6 +55,7 @@ func (a *Attacher) flush(ctx context.Context, e *state.Entry) error {
 		}
 		return a.discard(ctx, e)
 	}
+	e.Passed()
 	e.Clean, e.Full = true, st.CacheUsed >= st.CacheTotal
 	if e.Doubt = a.doubt(ctx, e); e.Doubt != "" {
 		return a.discard(ctx, e)

@@ -171,6 +171,7 @@ func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.V
 	_, path := infos[layout.Device(e.ID, layout.Path)]
 	f.Leftover = f.LiveOrigin && (data || path || e.Hydration != nil)
 	if f.LiveCache {
+		f.Drops = a.dropsFlushes(ctx, e, top)
 		f.Broken = cmp.Or(cachefault.Broken(f.Status), a.cacheFaults.Why(e.ID))
 		f.Coarse = a.stack.LiveBlocks(e.ID, infos)
 	}
@@ -269,7 +270,7 @@ func (a *Attacher) changeOne(ctx context.Context, id volume.ID, m *changing) (bu
 			return false
 		default:
 		}
-		log.Info("Changing attached volume", "step", step, "asked", f.Record.Spec.Mode, "journal", f.Entry.Mode, "dirty", f.Status.Dirty)
+		log.Info("Changing attached volume", "step", step, "asked", f.Record.Spec.ModeName(), "journal", f.Entry.Mode, "dirty", f.Status.Dirty)
 		wait, err := a.takeStep(ctx, f, step)
 		if err != nil {
 			a.changeFailed(ctx, f, m, step, err)
@@ -319,7 +320,7 @@ func appliedReport(f changeFacts, step changeStep) volume.AppliedReport {
 	switch step {
 	case changeDone:
 		r.State, r.Reason = volume.AppliedDone, v1alpha1.ReasonApplied
-		r.Message = fmt.Sprintf("mode %s", f.Entry.Mode)
+		r.Message = fmt.Sprintf("mode %s", volume.ModeName(f.Entry.Mode, f.Entry.Unsafe))
 		if f.Entry.Cached() {
 			r.Message += fmt.Sprintf(", a cache of %s", quantity.Text(f.Entry.DataBytes))
 		}
@@ -353,6 +354,12 @@ func (c changeStep) words() string {
 		return "the cache begins to take writes"
 	case changeGrow:
 		return "the cache gets more room"
+	case changeUnsafe:
+		return "flushes begin to end at the cache"
+	case changeSafe:
+		return "flushes are passed on again"
+	case changeTell:
+		return "the record is told of an unclean stop"
 	case changeNothing, changeClean, changeImpossible, changeDone:
 	}
 	return "nothing is left to do"

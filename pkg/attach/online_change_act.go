@@ -48,6 +48,12 @@ func (a *Attacher) takeStep(ctx context.Context, f changeFacts, step changeStep)
 		return false, a.growCache(ctx, f)
 	case changeFlushed:
 		return false, a.flushed(ctx, f)
+	case changeUnsafe:
+		return false, a.startUnsafe(ctx, e)
+	case changeSafe:
+		return false, a.endUnsafe(ctx, e)
+	case changeTell:
+		return false, a.tellTorn(ctx, e)
 	case changeNothing, changeImpossible, changeDone:
 	}
 	return false, nil
@@ -244,6 +250,9 @@ func (a *Attacher) cleanLive(ctx context.Context, f changeFacts) (wait bool, err
 	case st.Dirty > 0:
 		return true, nil
 	}
+	if err := a.passFlushes(ctx, e); err != nil {
+		return false, err
+	}
 	if err := a.flushOrigin(ctx, e); err != nil {
 		return false, err
 	}
@@ -253,6 +262,7 @@ func (a *Attacher) cleanLive(ctx context.Context, f changeFacts) (wait bool, err
 		// From here on a crash costs the cache, not data: it is not dirty, and the
 		// table cannot make it so.
 		e.Mode = volume.ModeWritethrough
+		e.Passed()
 	}
 	return false, a.save(ctx, e, e.State)
 }

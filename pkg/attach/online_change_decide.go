@@ -24,6 +24,8 @@ type changeFacts struct {
 	Broken string
 	// Coarse says why the live cache's logical blocks are too large, or is empty.
 	Coarse string
+	// Drops says that the top device of a live cache ends flushes.
+	Drops bool
 	// Leftover is true if the data device, or a hydration, exists below a linear top device.
 	Leftover bool
 	// Want is the cache's shape by the record; the zero value when none is asked
@@ -50,6 +52,9 @@ const (
 	changeWriteback changeStep = "Writeback"
 	changeGrow      changeStep = "Grow"
 	changeFlushed   changeStep = "Flushed"
+	changeUnsafe    changeStep = "Unsafe"
+	changeSafe      changeStep = "Safe"
+	changeTell      changeStep = "Tell"
 	// changeImpossible: what is asked for cannot be had now; the message says why.
 	changeImpossible changeStep = "Impossible"
 	changeDone       changeStep = "Done"
@@ -64,6 +69,8 @@ func decideChange(f changeFacts) changeStep {
 	case e.Lost != nil:
 		// A table of any other kind would take the pod's writes again (I1).
 		return changeNothing
+	case e.Torn:
+		return changeTell
 	case f.LiveOrigin:
 		return decideUncached(f)
 	case !f.LiveCache:
@@ -72,6 +79,8 @@ func decideChange(f changeFacts) changeStep {
 		return changeNothing // see The cache device fails
 	case f.Broken != "" || f.Status.Fail:
 		return changeImpossible
+	case f.Drops && !e.Unsafe:
+		return changeSafe // nobody has noted that it does
 	case e.Mode != volume.ModeWriteback && !e.Streams() && f.Status.Dirty > 0:
 		return changeClean // the journal denies it
 	case !e.Cached():
@@ -132,6 +141,10 @@ func decideCached(f changeFacts) changeStep {
 		return changeRestore
 	case e.Mode == volume.ModeWritethrough && asked == volume.ModeWriteback:
 		return changeWriteback
+	case e.Unsafe && !f.Record.Spec.Unsafe:
+		return changeSafe
+	case e.Mode == volume.ModeWriteback && f.Record.Spec.Unsafe && f.Status.Mode() == devmapper.Writeback && (!e.Unsafe || !f.Drops):
+		return changeUnsafe
 	case f.waitsForHydration():
 		return flushedOr(f, changeImpossible)
 	case f.Degraded != "":

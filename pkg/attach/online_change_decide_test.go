@@ -77,6 +77,10 @@ func degraded(f *changeFacts) {
 func failedOver(f *changeFacts)  { f.Entry.FailoverCause = "input/output error" }
 func bounded(f *changeFacts)     { f.Record.Spec.DirtyLimit.Max.Percent = 10 }
 func unmarked(f *changeFacts)    { f.Record.PossiblyDirty = false }
+func unsafeAsked(f *changeFacts) { f.Record.Spec.Unsafe = true }
+func unsafeNoted(f *changeFacts) { f.Entry.Unsafe = true }
+func drops(f *changeFacts)       { f.Drops = true }
+func torn(f *changeFacts)        { f.Entry.Torn = true }
 func lost(f *changeFacts)        { f.Entry.Lost = &state.Lost{To: keyOf(fence6)} }
 func failedCache(f *changeFacts) { f.Status = devmapper.CacheStatus{Fail: true} }
 
@@ -91,6 +95,22 @@ func TestDecideChange(t *testing.T) {
 		"uncached as asked":     {runs(none), changeDone},
 		"writethrough as asked": {runs(wt), changeDone},
 		"writeback as asked":    {runs(wb), changeDone},
+
+		"unsafe asked for":                  {runs(wb).with(unsafeAsked), changeUnsafe},
+		"unsafe asked for, of writethrough": {runs(wt).asks(wb).with(unsafeAsked), changeWriteback},
+		"unsafe, killed before the kernel":  {runs(wb).with(unsafeAsked).with(unsafeNoted), changeUnsafe},
+		"unsafe as asked":                   {runs(wb).with(unsafeAsked).with(unsafeNoted).with(drops), changeDone},
+		"unsafe, flush":                     {runs(wb).with(unsafeAsked).with(unsafeNoted).with(drops).with(flushAsked), changeClean},
+		"unsafe, flush to report":           {runs(wb).live(through, cleaner).with(unsafeAsked).with(unsafeNoted).with(flushDone), changeRestore},
+		"unsafe, near its dirty limit":      {runs(wb).live(through, smq).with(bounded).with(unsafeAsked).with(unsafeNoted), changeDone},
+		"unsafe no more":                    {runs(wb).with(unsafeNoted).with(drops), changeSafe},
+		"unsafe no more, killed":            {runs(wb).with(unsafeNoted), changeSafe},
+		"unsafe, asked writethrough":        {runs(wb).asks(wt).with(unsafeNoted).with(drops), changeClean},
+		"unsafe, held":                      {runs(wb).asks(wt).with(unsafeAsked).with(unsafeNoted).with(drops), changeClean},
+		"somebody has it drop flushes":      {runs(wb).with(drops), changeSafe},
+		"the same of writethrough":          {runs(wt).with(drops), changeSafe},
+		"torn":                              {runs(wb).with(torn), changeTell},
+		"torn, and asked none":              {runs(wb).asks(none).with(torn), changeTell},
 
 		"no entry":                   {runs(wt).with(func(f *changeFacts) { f.Entry = nil }), changeNothing},
 		"being unstaged":             {runs(wt).asks(none).with(func(f *changeFacts) { f.Entry.State = state.Flushing }), changeNothing},

@@ -327,7 +327,9 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 		e.Marked, e.Hydration = prior.Marked, prior.Hydration.Again()
 	case s.plan.Cache == planRecover:
 		e.Activated, e.Marked, e.Recovered = true, true, true
+		e.Torn = prior == nil && s.rec.Spec.Unsafe // the journal is lost that could deny it
 		if prior != nil {
+			e.Torn = prior.Torn || prior.Unsafe
 			e.WWID = prior.WWID
 			e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Hydration = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, prior.Hydration.Again()
 		}

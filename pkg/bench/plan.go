@@ -70,7 +70,7 @@ func (s Subject) cached() bool { return s.Mode != v1alpha1.CacheModeNone }
 // Modes are the cache modes of volumes, in the order in which they are measured: what has no cache
 // comes first, because the others are compared with it.
 func Modes() []string {
-	return []string{string(v1alpha1.CacheModeNone), string(v1alpha1.CacheModeWritethrough), string(v1alpha1.CacheModeWriteback)}
+	return []string{string(v1alpha1.CacheModeNone), string(v1alpha1.CacheModeWritethrough), string(v1alpha1.CacheModeWriteback), string(v1alpha1.CacheModeWritebackUnsafe)}
 }
 
 // Parameters that belong to a cache, to writeback alone, or are changed here.
@@ -106,10 +106,10 @@ func Derive(template *storagev1.StorageClass, run string, mode v1alpha1.CacheMod
 		parameters[parameterSize] = cacheSize
 	}
 	var drop []string
-	if mode != v1alpha1.CacheModeWriteback {
+	if !mode.TakesWrites() {
 		drop = append(drop, ofWriteback...)
 	} else {
-		parameters[parameterLoss] = string(v1alpha1.DirtyLossNodeLoss)
+		parameters[parameterLoss] = string(mode.Consent())
 	}
 	if mode == v1alpha1.CacheModeNone {
 		drop = append(drop, ofCache...)

@@ -48,6 +48,12 @@ func (Host) Discard(ctx context.Context, path string, ranges [][2]uint64) error 
 	return Discard(ctx, path, ranges)
 }
 
+// SetFlushes implements attach.Blocks.
+func (Host) SetFlushes(devno string, pass bool) error { return SetFlushes(devno, pass) }
+
+// PassesFlushes implements attach.Blocks.
+func (Host) PassesFlushes(devno string) (bool, error) { return PassesFlushes(devno) }
+
 // RefuseDiscards implements attach.Blocks.
 func (Host) RefuseDiscards(devno string) error { return RefuseDiscards(devno) }
 
@@ -237,6 +243,44 @@ func RefuseDiscards(devno string) error {
 	}
 	return nil
 }
+
+// SetFlushes has a device ("major:minor") pass flushes on to what it is on, or end them itself as if
+// it had no write cache (Documentation/ABI/stable/sysfs-block, write_cache; submit_bio_noacct in
+// block/blk-core.c takes REQ_PREFLUSH and REQ_FUA away then). The device mapper forgets it with the
+// next table of a cache, which passes them.
+func SetFlushes(devno string, pass bool) error {
+	word := throughWord
+	if pass {
+		word = backWord
+	}
+	if err := os.WriteFile(writeCache(devno), []byte(word), 0); err != nil {
+		return fmt.Errorf("have device %s pass flushes (%t): %w", devno, pass, err)
+	}
+	switch passes, err := PassesFlushes(devno); {
+	case err != nil:
+		return err
+	case passes != pass:
+		return fmt.Errorf("have device %s pass flushes (%t): the kernel took %q and did not follow", devno, pass, word)
+	}
+	return nil
+}
+
+// PassesFlushes reports whether a device ("major:minor") passes flushes on.
+func PassesFlushes(devno string) (bool, error) {
+	b, err := os.ReadFile(writeCache(devno))
+	if err != nil {
+		return false, fmt.Errorf("flushes of device %s: %w", devno, err)
+	}
+	return strings.TrimSpace(string(b)) == backWord, nil
+}
+
+// What the kernel calls the caches of devices.
+const (
+	backWord    = "write back"
+	throughWord = "write through"
+)
+
+func writeCache(devno string) string { return "/sys/dev/block/" + devno + "/queue/write_cache" }
 
 // Open opens a block device and nothing else: a path that devtmpfs has not
 // made yet must not become a file in /dev.

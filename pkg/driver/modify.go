@@ -18,7 +18,8 @@ var mutableParameters = []string{
 
 // change is what a VolumeAttributesClass asks for. What is empty stays as it is.
 type change struct {
-	Mode  volume.CacheMode
+	// Mode is as a user writes it (volume.ModeName).
+	Mode  string
 	Cache volume.Size
 	// Loss is acceptDirtyLoss.
 	Loss string
@@ -36,9 +37,8 @@ func parseChange(params map[string]string) (change, error) {
 	p := &problems{what: "mutable parameter"}
 	p.unknown(params, mutableParameters)
 	c := change{
-		Mode: volume.CacheMode(p.oneOf(keyCacheMode, params[keyCacheMode], "",
-			string(volume.ModeNone), string(volume.ModeWritethrough), string(volume.ModeWriteback))),
-		Loss:  p.oneOf(keyAcceptDirtyLoss, params[keyAcceptDirtyLoss], "", dirtyLossNone, dirtyLossNodeLoss),
+		Mode:  p.oneOf(keyCacheMode, params[keyCacheMode], "", modeNames...),
+		Loss:  p.oneOf(keyAcceptDirtyLoss, params[keyAcceptDirtyLoss], "", dirtyLosses...),
 		limit: limitTextOf(params), warm: warmTextOf(params),
 	}
 	c.DirtyLimit = c.limit.parse(p)
@@ -61,7 +61,7 @@ func (c change) apply(now volume.Spec) (volume.Spec, error) {
 	}
 	out := now
 	if c.Mode != "" {
-		out.Mode = c.Mode
+		out.SetMode(c.Mode)
 	}
 	if !c.Cache.IsZero() {
 		out.Cache = c.Cache
@@ -73,25 +73,19 @@ func (c change) apply(now volume.Spec) (volume.Spec, error) {
 	out.WarmStart = c.warm.over(out.WarmStart, c.Warm)
 	switch {
 	case c.Loss != "":
-		out.AcceptNodeLoss = c.Loss == dirtyLossNodeLoss
-	case c.Mode != "" && c.Mode != volume.ModeWriteback:
+		out.AcceptNodeLoss = c.Loss != dirtyLossNone
+	case c.Mode != "" && (out.Mode != volume.ModeWriteback || now.Unsafe && !out.Unsafe):
 		// The consent was given to the mode that is left. Who wants that mode back
 		// consents anew.
 		out.AcceptNodeLoss = false
 	}
-	return out, c.check(out)
+	return out, c.check(now, out)
 }
 
 // check judges the spec that the change would lead to.
-func (c change) check(out volume.Spec) error {
+func (c change) check(now, out volume.Spec) error {
 	p := &problems{what: "mutable parameter"}
-	switch {
-	case out.Mode == volume.ModeWriteback && !out.AcceptNodeLoss:
-		p.add(keyAcceptDirtyLoss, "%q does not go with cacheMode %s, which loses acknowledged writes when a node is lost before they are flushed; accepted with it is %s",
-			c.Loss, out.Mode, dirtyLossNodeLoss)
-	case out.Mode != volume.ModeWriteback && c.Loss == dirtyLossNodeLoss:
-		p.add(keyAcceptDirtyLoss, "%q contradicts cacheMode %s, which loses no acknowledged write; accepted with it is %s", c.Loss, out.Mode, dirtyLossNone)
-	}
+	checkLoss(p, out, c.Loss, c.consent(now, out))
 	if out.Mode == volume.ModeNone && !c.Cache.IsZero() {
 		p.add(keyCacheSize, "%q contradicts cacheMode none, which has no cache; leave cacheSize out, or give a cacheMode of %s or %s",
 			c.Cache, volume.ModeWritethrough, volume.ModeWriteback)
@@ -109,6 +103,19 @@ func (c change) check(out volume.Spec) error {
 	c.limit.checkChunk(p, out)
 	c.warm.check(p, out.Mode, out.WarmStart)
 	return p.err()
+}
+
+// consent is the loss that is accepted once the volume is as out: what was given, or what it has.
+func (c change) consent(now, out volume.Spec) string {
+	switch {
+	case c.Loss != "":
+		return c.Loss
+	case out.Unsafe && now.Unsafe:
+		return dirtyLossPower
+	case out.Mode == volume.ModeWriteback && !out.Unsafe && out.AcceptNodeLoss:
+		return dirtyLossNodeLoss
+	}
+	return dirtyLossNone
 }
 
 // parseModify checks a ControllerModifyVolumeRequest.

@@ -26,6 +26,12 @@ func writeback() volume.Spec {
 	return s
 }
 
+func unsafe() volume.Spec {
+	s := writeback()
+	s.Unsafe = true
+	return s
+}
+
 func uncached() volume.Spec {
 	return volume.Spec{CapacityBytes: 10 << 30, Mode: volume.ModeNone, WarmStart: fromPeer()}
 }
@@ -44,12 +50,27 @@ func TestModify(t *testing.T) {
 		// wantErr is the whole text of the error.
 		wantErr string
 	}{
-		"nothing":                        {now: writethrough(), want: writethrough()},
-		"keys of a sidecar":              {now: writethrough(), params: map[string]string{"csi.storage.k8s.io/pv/name": "pv"}, want: writethrough()},
-		"what is":                        {now: writethrough(), params: map[string]string{"cacheMode": "writethrough", "cacheSize": "10%"}, want: writethrough()},
-		"size":                           {now: writethrough(), params: map[string]string{"cacheSize": "2Gi"}, want: with(writethrough(), func(s *volume.Spec) { s.Cache = volume.Size{Bytes: 2 << 30} })},
-		"size of a writeback":            {now: writeback(), params: map[string]string{"cacheSize": "20%"}, want: with(writeback(), func(s *volume.Spec) { s.Cache.Percent = 20 })},
-		"to writeback":                   {now: writethrough(), params: map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "node-loss"}, want: writeback()},
+		"nothing":                {now: writethrough(), want: writethrough()},
+		"keys of a sidecar":      {now: writethrough(), params: map[string]string{"csi.storage.k8s.io/pv/name": "pv"}, want: writethrough()},
+		"what is":                {now: writethrough(), params: map[string]string{"cacheMode": "writethrough", "cacheSize": "10%"}, want: writethrough()},
+		"size":                   {now: writethrough(), params: map[string]string{"cacheSize": "2Gi"}, want: with(writethrough(), func(s *volume.Spec) { s.Cache = volume.Size{Bytes: 2 << 30} })},
+		"size of a writeback":    {now: writeback(), params: map[string]string{"cacheSize": "20%"}, want: with(writeback(), func(s *volume.Spec) { s.Cache.Percent = 20 })},
+		"to writeback":           {now: writethrough(), params: map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "node-loss"}, want: writeback()},
+		"to unsafe":              {now: writethrough(), params: map[string]string{"cacheMode": "writeback-unsafe", "acceptDirtyLoss": "power-loss"}, want: unsafe()},
+		"writeback to unsafe":    {now: writeback(), params: map[string]string{"cacheMode": "writeback-unsafe", "acceptDirtyLoss": "power-loss"}, want: unsafe()},
+		"unsafe again":           {now: unsafe(), params: map[string]string{"cacheMode": "writeback-unsafe"}, want: unsafe()},
+		"size of an unsafe one":  {now: unsafe(), params: map[string]string{"cacheSize": "20%"}, want: with(unsafe(), func(s *volume.Spec) { s.Cache.Percent = 20 })},
+		"unsafe to writeback":    {now: unsafe(), params: map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "node-loss"}, want: writeback()},
+		"unsafe to writethrough": {now: unsafe(), params: map[string]string{"cacheMode": "writethrough"}, want: writethrough()},
+		"unsafe, bounded":        {now: unsafe(), params: map[string]string{"maxDirtyBytes": "2Gi"}, want: with(unsafe(), bounded(volume.Size{Bytes: 2 << 30}, 0))},
+		"unsafe without its consent": {now: writeback(), params: map[string]string{"cacheMode": "writeback-unsafe"},
+			wantErr: `invalid argument: mutable parameter acceptDirtyLoss: "" does not go with cacheMode writeback-unsafe, which loses writes in any order, those that the application has flushed among them, when a node loses its power or its kernel crashes; accepted with it is power-loss`},
+		"writeback with too much consent": {now: writethrough(), params: map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "power-loss"},
+			wantErr: `invalid argument: mutable parameter acceptDirtyLoss: "power-loss" contradicts cacheMode writeback, which keeps what the application has flushed when a node loses its power; accepted with it is node-loss`},
+		"unsafe to writeback, no consent": {now: unsafe(), params: map[string]string{"cacheMode": "writeback"},
+			wantErr: `invalid argument: mutable parameter acceptDirtyLoss: "" does not go with cacheMode writeback, which loses acknowledged writes when a node is lost before they are flushed; accepted with it is node-loss`},
+		"unsafe consent withdrawn": {now: unsafe(), params: map[string]string{"acceptDirtyLoss": "node-loss"},
+			wantErr: `invalid argument: mutable parameter acceptDirtyLoss: "node-loss" does not go with cacheMode writeback-unsafe, which loses writes in any order, those that the application has flushed among them, when a node loses its power or its kernel crashes; accepted with it is power-loss`},
 		"writeback again":                {now: writeback(), params: map[string]string{"cacheMode": "writeback"}, want: writeback()},
 		"consent again":                  {now: writeback(), params: map[string]string{"acceptDirtyLoss": "node-loss"}, want: writeback()},
 		"the consent goes with the mode": {now: writeback(), params: map[string]string{"cacheMode": "writethrough"}, want: writethrough()},
@@ -182,13 +203,13 @@ func TestModify(t *testing.T) {
 		"mistyped": {now: writethrough(), params: map[string]string{"cacheMod": "none"},
 			wantErr: `invalid argument: unknown mutable parameter "cacheMod" (value "none") (did you mean "cacheMode"?); accepted are cacheMode, cacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAge, warmStart, warmStartMethod, warmStartBandwidth, warmStartDeadline, preload`},
 		"mode": {now: writethrough(), params: map[string]string{"cacheMode": "writearound"},
-			wantErr: `invalid argument: mutable parameter cacheMode: "writearound" is not accepted; accepted are none, writethrough, writeback`},
+			wantErr: `invalid argument: mutable parameter cacheMode: "writearound" is not accepted; accepted are none, writethrough, writeback, writeback-unsafe`},
 		"loss": {now: writethrough(), params: map[string]string{"acceptDirtyLoss": "yes"},
-			wantErr: `invalid argument: mutable parameter acceptDirtyLoss: "yes" is not accepted; accepted are none, node-loss`},
+			wantErr: `invalid argument: mutable parameter acceptDirtyLoss: "yes" is not accepted; accepted are none, node-loss, power-loss`},
 		"percentage": {now: writethrough(), params: map[string]string{"cacheSize": "0%"},
 			wantErr: `invalid argument: mutable parameter cacheSize: "0%" is not a percentage; accepted are 1% to 100%`},
 		"two at once": {now: writethrough(), params: map[string]string{"cacheSize": "big", "cacheMode": "x"},
-			wantErr: `invalid argument: mutable parameter cacheMode: "x" is not accepted; accepted are none, writethrough, writeback; mutable parameter cacheSize: "big" is not a whole number of bytes; accepted are quantities such as 10Gi, 1.5Gi or 500M`},
+			wantErr: `invalid argument: mutable parameter cacheMode: "x" is not accepted; accepted are none, writethrough, writeback, writeback-unsafe; mutable parameter cacheSize: "big" is not a whole number of bytes; accepted are quantities such as 10Gi, 1.5Gi or 500M`},
 		"writeback without consent": {now: writethrough(), params: map[string]string{"cacheMode": "writeback"},
 			wantErr: `invalid argument: mutable parameter acceptDirtyLoss: "" does not go with cacheMode writeback, which loses acknowledged writes when a node is lost before they are flushed; accepted with it is node-loss`},
 		"consent withdrawn": {now: writeback(), params: map[string]string{"acceptDirtyLoss": "none"},

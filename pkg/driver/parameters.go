@@ -48,6 +48,7 @@ const (
 	preloadAll        = "all"
 	dirtyLossNone     = "none"
 	dirtyLossNodeLoss = "node-loss"
+	dirtyLossPower    = "power-loss"
 	// defaultCachePercent is the cacheSize of a class that names none.
 	defaultCachePercent = 10
 )
@@ -135,15 +136,18 @@ func parseWithoutFence(p *problems, params map[string]string) bool {
 
 // parseCache reads the parameters of the cache.
 func parseCache(p *problems, params map[string]string) volume.Spec {
-	mode := volume.CacheMode(p.oneOf(keyCacheMode, params[keyCacheMode], string(volume.ModeWritethrough),
-		string(volume.ModeNone), string(volume.ModeWritethrough), string(volume.ModeWriteback)))
-	loss := p.oneOf(keyAcceptDirtyLoss, params[keyAcceptDirtyLoss], dirtyLossNone, dirtyLossNone, dirtyLossNodeLoss)
-	s := volume.Spec{
+	name := p.oneOf(keyCacheMode, params[keyCacheMode], string(volume.ModeWritethrough), modeNames...)
+	loss := p.oneOf(keyAcceptDirtyLoss, params[keyAcceptDirtyLoss], dirtyLossNone, dirtyLosses...)
+	var s volume.Spec
+	s.SetMode(name)
+	mode := s.Mode
+	s = volume.Spec{
 		Mode:           mode,
+		Unsafe:         s.Unsafe,
 		Cache:          parseCacheSize(p, mode, params[keyCacheSize]),
 		MaxCacheBytes:  parseMaxCacheSize(p, params[keyMaxCacheSize]),
 		ChunkBytes:     parseChunkSize(p, mode, params[keyChunkSize]),
-		AcceptNodeLoss: loss == dirtyLossNodeLoss,
+		AcceptNodeLoss: loss != dirtyLossNone,
 		DirtyLimit:     parseDirtyLimit(p, mode, params),
 		WarmStart:      parseWarmStart(p, mode, params),
 	}
@@ -151,14 +155,30 @@ func parseCache(p *problems, params map[string]string) volume.Spec {
 	if aboveMaxCache(s) {
 		p.add(keyCacheSize, "%q is more than maxCacheSize %s; accepted are at most that, or a percentage of the volume, which is cut down to it", params[keyCacheSize], params[keyMaxCacheSize])
 	}
-	switch {
-	case mode == volume.ModeWriteback && loss == dirtyLossNone:
-		p.add(keyAcceptDirtyLoss, "%q does not go with cacheMode %s, which loses acknowledged writes when a node is lost before they are flushed; accepted with it is %s",
-			params[keyAcceptDirtyLoss], mode, dirtyLossNodeLoss)
-	case mode != volume.ModeWriteback && loss == dirtyLossNodeLoss:
-		p.add(keyAcceptDirtyLoss, "%q contradicts cacheMode %s, which loses no acknowledged write; accepted with it is %s", loss, mode, dirtyLossNone)
-	}
+	checkLoss(p, s, params[keyAcceptDirtyLoss], loss)
 	return s
+}
+
+var (
+	modeNames   = []string{string(volume.ModeNone), string(volume.ModeWritethrough), string(volume.ModeWriteback), volume.ModeWritebackUnsafe}
+	dirtyLosses = []string{dirtyLossNone, dirtyLossNodeLoss, dirtyLossPower}
+)
+
+// checkLoss holds a mode to the one consent that goes with it. given is what the author wrote, loss what
+// that comes to.
+func checkLoss(p *problems, s volume.Spec, given, loss string) {
+	switch name := s.ModeName(); {
+	case s.Unsafe && loss != dirtyLossPower:
+		p.add(keyAcceptDirtyLoss, "%q does not go with cacheMode %s, which loses writes in any order, those that the application has flushed among them, when a node loses its power or its kernel crashes; accepted with it is %s",
+			given, name, dirtyLossPower)
+	case s.Mode == volume.ModeWriteback && loss == dirtyLossNone:
+		p.add(keyAcceptDirtyLoss, "%q does not go with cacheMode %s, which loses acknowledged writes when a node is lost before they are flushed; accepted with it is %s",
+			given, name, dirtyLossNodeLoss)
+	case s.Mode == volume.ModeWriteback && !s.Unsafe && loss == dirtyLossPower:
+		p.add(keyAcceptDirtyLoss, "%q contradicts cacheMode %s, which keeps what the application has flushed when a node loses its power; accepted with it is %s", loss, name, dirtyLossNodeLoss)
+	case s.Mode != volume.ModeWriteback && loss != dirtyLossNone:
+		p.add(keyAcceptDirtyLoss, "%q contradicts cacheMode %s, which loses no acknowledged write; accepted with it is %s", loss, name, dirtyLossNone)
+	}
 }
 
 func parseCacheSize(p *problems, mode volume.CacheMode, value string) volume.Size {

@@ -99,19 +99,27 @@ func TestParseClass(t *testing.T) {
 		"csi and provisioning": {params: map[string]string{"backend": "csi", "originStorageClass": "premium-rwo", "provisioning": "thin"}, wantErr: []string{"parameter provisioning", `"thin" contradicts backend csi`, "premium-rwo"}},
 		"unknown fs":           {params: map[string]string{"fsType": "btrfs"}, wantErr: []string{"fsType", "btrfs", "ext4, xfs"}},
 		"writeback no consent": {params: map[string]string{"cacheMode": "writeback"}, wantErr: []string{"acceptDirtyLoss", "node-loss"}},
-		"consent for nothing":  {params: map[string]string{"acceptDirtyLoss": "node-loss"}, wantErr: []string{"acceptDirtyLoss", "node-loss", "writethrough"}},
-		"size without cache":   {params: map[string]string{"cacheMode": "none", "cacheSize": "1Gi"}, wantErr: []string{"cacheSize", "1Gi", "none"}},
-		"chunk without cache":  {params: map[string]string{"cacheMode": "none", "chunkSize": "64Ki"}, wantErr: []string{"chunkSize", "64Ki", "none"}},
-		"percent above 100":    {params: map[string]string{"cacheSize": "101%"}, wantErr: []string{"cacheSize", "101%"}},
-		"size 0":               {params: map[string]string{"cacheSize": "0"}, wantErr: []string{"cacheSize"}},
-		"more than the most":   {params: map[string]string{"cacheSize": "10Gi", "maxCacheSize": "5Gi"}, wantErr: []string{"cacheSize", `"10Gi"`, "maxCacheSize 5Gi", "percentage"}},
-		"most in percent":      {params: map[string]string{"maxCacheSize": "5%"}, wantErr: []string{"maxCacheSize", `"5%"`, "50Gi"}},
-		"most without a unit":  {params: map[string]string{"maxCacheSize": "50"}, wantErr: []string{"maxCacheSize", `"50"`, "at least 1Mi"}},
-		"most of nothing":      {params: map[string]string{"maxCacheSize": "0"}, wantErr: []string{"maxCacheSize", `"0"`, "50Gi"}},
-		"size no number":       {params: map[string]string{"cacheSize": "big"}, wantErr: []string{"cacheSize", "big"}},
-		"chunk too small":      {params: map[string]string{"chunkSize": "16Ki"}, wantErr: []string{"chunkSize", "16Ki", "32Ki"}},
-		"chunk odd":            {params: map[string]string{"chunkSize": "48Ki"}, wantErr: []string{"chunkSize", "48Ki", "multiple"}},
-		"chunk too large":      {params: map[string]string{"chunkSize": "2Gi"}, wantErr: []string{"chunkSize", "2Gi", "1Gi"}},
+		"unsafe": {
+			params: map[string]string{"cacheMode": "writeback-unsafe", "acceptDirtyLoss": "power-loss"},
+			want:   class{Spec: volume.Spec{Mode: volume.ModeWriteback, Unsafe: true, Cache: volume.Size{Percent: 10}, AcceptNodeLoss: true, WarmStart: fromPeer()}},
+		},
+		"unsafe, no consent":       {params: map[string]string{"cacheMode": "writeback-unsafe"}, wantErr: []string{"acceptDirtyLoss", `""`, "power-loss", "in any order"}},
+		"unsafe, another consent":  {params: map[string]string{"cacheMode": "writeback-unsafe", "acceptDirtyLoss": "node-loss"}, wantErr: []string{"acceptDirtyLoss", `"node-loss"`, "accepted with it is power-loss"}},
+		"writeback, power-loss":    {params: map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "power-loss"}, wantErr: []string{"acceptDirtyLoss", `"power-loss"`, "accepted with it is node-loss"}},
+		"writethrough, power-loss": {params: map[string]string{"acceptDirtyLoss": "power-loss"}, wantErr: []string{"acceptDirtyLoss", `"power-loss"`, "accepted with it is none"}},
+		"consent for nothing":      {params: map[string]string{"acceptDirtyLoss": "node-loss"}, wantErr: []string{"acceptDirtyLoss", "node-loss", "writethrough"}},
+		"size without cache":       {params: map[string]string{"cacheMode": "none", "cacheSize": "1Gi"}, wantErr: []string{"cacheSize", "1Gi", "none"}},
+		"chunk without cache":      {params: map[string]string{"cacheMode": "none", "chunkSize": "64Ki"}, wantErr: []string{"chunkSize", "64Ki", "none"}},
+		"percent above 100":        {params: map[string]string{"cacheSize": "101%"}, wantErr: []string{"cacheSize", "101%"}},
+		"size 0":                   {params: map[string]string{"cacheSize": "0"}, wantErr: []string{"cacheSize"}},
+		"more than the most":       {params: map[string]string{"cacheSize": "10Gi", "maxCacheSize": "5Gi"}, wantErr: []string{"cacheSize", `"10Gi"`, "maxCacheSize 5Gi", "percentage"}},
+		"most in percent":          {params: map[string]string{"maxCacheSize": "5%"}, wantErr: []string{"maxCacheSize", `"5%"`, "50Gi"}},
+		"most without a unit":      {params: map[string]string{"maxCacheSize": "50"}, wantErr: []string{"maxCacheSize", `"50"`, "at least 1Mi"}},
+		"most of nothing":          {params: map[string]string{"maxCacheSize": "0"}, wantErr: []string{"maxCacheSize", `"0"`, "50Gi"}},
+		"size no number":           {params: map[string]string{"cacheSize": "big"}, wantErr: []string{"cacheSize", "big"}},
+		"chunk too small":          {params: map[string]string{"chunkSize": "16Ki"}, wantErr: []string{"chunkSize", "16Ki", "32Ki"}},
+		"chunk odd":                {params: map[string]string{"chunkSize": "48Ki"}, wantErr: []string{"chunkSize", "48Ki", "multiple"}},
+		"chunk too large":          {params: map[string]string{"chunkSize": "2Gi"}, wantErr: []string{"chunkSize", "2Gi", "1Gi"}},
 		"bound of the cache": {
 			params: map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "node-loss", "maxDirtyBytes": "10%", "maxDirtyAge": "none"},
 			want: class{Spec: volume.Spec{
@@ -207,6 +215,7 @@ func TestCheckGeometry(t *testing.T) {
 func FuzzParseClass(f *testing.F) {
 	f.Add("cacheSize", "10%", "chunkSize", "64Ki")
 	f.Add("cacheMode", "writeback", "acceptDirtyLoss", "node-loss")
+	f.Add("cacheMode", "writeback-unsafe", "acceptDirtyLoss", "power-loss")
 	f.Fuzz(func(t *testing.T, k1, v1, k2, v2 string) {
 		c, err := parseClass(map[string]string{k1: v1, k2: v2})
 		if err != nil {
@@ -215,7 +224,7 @@ func FuzzParseClass(f *testing.F) {
 			}
 			return
 		}
-		if (c.Spec.Mode == volume.ModeNone) != c.Spec.Cache.IsZero() || (c.Spec.Mode == volume.ModeWriteback) != c.Spec.AcceptNodeLoss {
+		if (c.Spec.Mode == volume.ModeNone) != c.Spec.Cache.IsZero() || (c.Spec.Mode == volume.ModeWriteback) != c.Spec.AcceptNodeLoss || c.Spec.Unsafe && c.Spec.Mode != volume.ModeWriteback {
 			t.Errorf("accepted a contradiction: %+v", c)
 		}
 	})

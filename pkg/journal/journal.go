@@ -53,7 +53,9 @@ const (
 	// Only records that say so have it.
 	// 8: tables over a recovered cache call its blocks dirty, and an older program would load some.
 	// Only records that say so have it.
-	version = 8
+	// 9: the top device may drop flushes, and an unclean stop may have torn what was flushed, of which an
+	// older program would say nothing. Only records that say so have it.
+	version = 9
 	// usual is the format of a record that asks for none.
 	usual = 6
 )

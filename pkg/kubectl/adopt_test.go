@@ -162,7 +162,7 @@ func TestAdoptRefuses(t *testing.T) {
 		"adopt -n shop none --yes":                                        "none: there is no claim none in namespace shop",
 		"release -n shop none --yes":                                      "none: there is no claim none in namespace shop, and none of the name was adopted",
 		"adopt -n shop data --yes --fs-type btrfs":                        "--fs-type btrfs is not known: accepted are ext4, xfs",
-		"adopt -n shop data --yes --cache-mode fast":                      "the flags of the cache: volumeAttribute cacheMode: \"fast\" is not accepted; accepted are none, writethrough, writeback",
+		"adopt -n shop data --yes --cache-mode fast":                      "the flags of the cache: volumeAttribute cacheMode: \"fast\" is not accepted; accepted are none, writethrough, writeback, writeback-unsafe",
 		"adopt -n shop data --yes --cache-mode writeback":                 "the flags of the cache: volumeAttribute acceptDirtyLoss",
 		"adopt -n shop data --yes --cache-size 0":                         "the flags of the cache: volumeAttribute cacheSize",
 		"adopt -n shop data --yes --storage-class disks":                  "--storage-class disks has the provisioner disks.example.org: accepted are those with csi.nearflash.io",

@@ -168,12 +168,19 @@ func (o *adviseOptions) advice(v *volume, pool int64) advised {
 	cache := v.Status.Cache
 	f := advise.Facts{
 		Now: o.Clock.Now(), Attached: v.attached(), Capacity: v.capacity(), MaxCache: v.maxCache(), Pool: pool,
-		Mode: cache.Mode, Consent: v.Spec.AcceptDirtyLoss == v1alpha1.DirtyLossNodeLoss, Reuse: cache.Reuse, Window: v1alpha1.ReuseWindowName(o.window),
+		Mode: cache.Mode, Consent: v.Spec.AcceptDirtyLoss != "" && v.Spec.AcceptDirtyLoss != v1alpha1.DirtyLossNone, Reuse: cache.Reuse, Window: v1alpha1.ReuseWindowName(o.window),
+	}
+	unsafe := cache.Mode == v1alpha1.CacheModeWritebackUnsafe
+	if unsafe {
+		f.Mode = v1alpha1.CacheModeWriteback // what flushes do is nothing that figures could advise
 	}
 	if v.reported() && cache.Mode != v1alpha1.CacheModeNone && cache.SizeBytes != nil {
 		f.Size = *cache.SizeBytes
 	}
 	out := advised{Namespace: v.ClaimNamespace, Claim: v.Claim, Volume: v.Name, Node: v.node(), Advice: advise.Decide(f), v: v}
+	if unsafe && out.Mode == v1alpha1.CacheModeWriteback {
+		out.Mode = cache.Mode
+	}
 	out.act()
 	return out
 }
@@ -201,8 +208,8 @@ func (a *advised) act() {
 	if size != "" {
 		a.Parameters["cacheSize"] = size
 	}
-	if a.Mode == v1alpha1.CacheModeWriteback {
-		a.Parameters["acceptDirtyLoss"] = string(v1alpha1.DirtyLossNodeLoss)
+	if a.Mode.TakesWrites() {
+		a.Parameters["acceptDirtyLoss"] = string(a.Mode.Consent())
 	}
 }
 
@@ -360,7 +367,7 @@ func (o *adviseOptions) todo(w io.Writer, a *advised) {
 	} else if a.Verdict != advise.Unknown {
 		line(w, "Do", "nothing: it is so already")
 	}
-	if a.Writeback && a.Mode != v1alpha1.CacheModeWriteback {
+	if a.Writeback && !a.Mode.TakesWrites() {
 		line(w, "For writes", "%s mode %s writeback --accept-dirty-loss node-loss", name, a.v.argument())
 	}
 }

@@ -297,7 +297,7 @@ func TestBenchBadInput(t *testing.T) {
 		"":                             "--image is missing: name an image with fio and sh that the nodes can pull",
 		"data":                         "bench takes no arguments: leave out data; a claim is named by --claim",
 		"-o wide --image x":            "-o wide is not known: accepted are json, yaml",
-		"--image x --mode fast":        "--mode fast is not known: accepted are none, writethrough, writeback",
+		"--image x --mode fast":        "--mode fast is not known: accepted are none, writethrough, writeback, writeback-unsafe",
 		"--image x --mode none,none":   "--mode none,none names one twice: accepted is each once",
 		"--image x --profile pg":       "--profile pg is not known: accepted are randread, oltp, seq, zipf, postgres",
 		"--image x --size 1Mi":         "--size \"1Mi\" is not accepted: accepted are quantities of at least 64Mi, such as 2Gi",

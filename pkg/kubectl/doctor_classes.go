@@ -33,7 +33,7 @@ func checkClasses(d *diagnosis, f *clusterFacts) {
 // classParameters are the parameters of docs/reference/storageclass.md with the
 // values that are enumerated there.
 var classParameters = map[string][]string{
-	"backend": {"iscsi", "csi"}, "target": nil, "originStorageClass": nil, "withoutFence": {domain.AcceptTwoWriters}, "cacheMode": modes, "acceptDirtyLoss": {"none", "node-loss"}, "fsType": {"ext4", "xfs"}, "provisioning": {"thin", "thick"},
+	"backend": {"iscsi", "csi"}, "target": nil, "originStorageClass": nil, "withoutFence": {domain.AcceptTwoWriters}, "cacheMode": modes, "acceptDirtyLoss": {"none", "node-loss", "power-loss"}, "fsType": {"ext4", "xfs"}, "provisioning": {"thin", "thick"},
 	"warmStart": {"peer", "origin", "off"}, "warmStartMethod": {"auto", "clone", "stream"}, "preload": {"none", "all"},
 	"cacheSize": nil, "maxCacheSize": nil, "chunkSize": nil, "maxDirtyBytes": nil, "maxDirtyAge": nil, "warmStartBandwidth": nil, "warmStartDeadline": nil,
 }
@@ -89,20 +89,29 @@ func classProblems(params map[string]string) []string {
 		out = append(out, "backend csi takes no provisioning")
 	}
 	out = append(out, warmProblems(params)...)
-	mode, consent := params["cacheMode"], params["acceptDirtyLoss"] == "node-loss"
-	if mode == string(v1alpha1.CacheModeWriteback) && !consent {
-		out = append(out, "cacheMode writeback needs acceptDirtyLoss node-loss")
-	}
-	if mode != string(v1alpha1.CacheModeWriteback) && consent {
-		out = append(out, "acceptDirtyLoss node-loss is for cacheMode writeback only")
-	}
+	mode := params["cacheMode"]
+	out = append(out, consentProblems(v1alpha1.CacheMode(mode), v1alpha1.DirtyLoss(params["acceptDirtyLoss"]))...)
 	for _, key := range []string{"maxDirtyAge", "maxDirtyBytes"} {
-		if value := params[key]; mode != string(v1alpha1.CacheModeWriteback) && value != "" && value != "none" {
+		if value := params[key]; !v1alpha1.CacheMode(mode).TakesWrites() && value != "" && value != "none" {
 			out = append(out, key+" is for cacheMode writeback only")
 		}
 	}
 	if mode == string(v1alpha1.CacheModeNone) && params["cacheSize"] != "" {
 		out = append(out, "cacheMode none takes no cacheSize")
+	}
+	return out
+}
+
+// consentProblems is classProblems for the loss that a mode needs accepted.
+func consentProblems(mode v1alpha1.CacheMode, loss v1alpha1.DirtyLoss) []string {
+	var out []string
+	if mode.TakesWrites() && loss != mode.Consent() {
+		out = append(out, fmt.Sprintf("cacheMode %s needs acceptDirtyLoss %s", mode, mode.Consent()))
+	}
+	for _, m := range []v1alpha1.CacheMode{v1alpha1.CacheModeWriteback, v1alpha1.CacheModeWritebackUnsafe} {
+		if loss == m.Consent() && mode != m {
+			out = append(out, fmt.Sprintf("acceptDirtyLoss %s is for cacheMode %s only", loss, m))
+		}
 	}
 	return out
 }

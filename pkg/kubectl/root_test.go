@@ -33,7 +33,7 @@ func TestCompletion(t *testing.T) {
 	for args, want := range map[string]string{
 		"describe -n shop ":           "data\nlogs\nlost\nsmall\ntune\n:4\n",
 		"list -n shop data l":         "logs\nlost\n:4\n",
-		"mode -n shop data ":          "none\nwritethrough\nwriteback\n:4\n",
+		"mode -n shop data ":          "none\nwritethrough\nwriteback\nwriteback-unsafe\n:4\n",
 		"mode -n shop data none ":     ":4\n",
 		"resize -n shop data ":        ":4\n",
 		"migrations -n shop data t":   "tune\n:4\n",
@@ -45,9 +45,9 @@ func TestCompletion(t *testing.T) {
 		"migrate data --to ":          "node-a\nnode-b\n:4\n",
 		"migrate node-a --to node-":   "node-a\nnode-b\n:4\n",
 		"fl":                          "flush\tWrite everything that is dirty to the storage server, while the pod runs\n:4\n",
-		"mode x --accept-dirty-loss ": "node-loss\n:4\n",
+		"mode x --accept-dirty-loss ": "node-loss\npower-loss\n:4\n",
 		"mode x --without-fence ":     "AcceptTwoWriters\n:4\n",
-		"adopt x --cache-mode ":       "none\nwritethrough\nwriteback\n:4\n",
+		"adopt x --cache-mode ":       "none\nwritethrough\nwriteback\nwriteback-unsafe\n:4\n",
 		"release -n shop l":           "logs\nlost\n:4\n",
 	} {
 		t.Run(args, func(t *testing.T) {

@@ -21,6 +21,9 @@ func (s *Sampler) sample(v Volume, status *devmapper.CacheStatus, stats map[stri
 	out := Sample{Volume: v, Counts: vs.Cache.Total, IO: map[Device]IO{}, Latency: map[Device]Latency{}}
 	if status != nil {
 		out.Cache = cacheOf(*status, vs.Clean)
+		if v.Mode == volume.ModeWritebackUnsafe && out.Cache.Mode == volume.ModeWriteback {
+			out.Cache.Mode = v.Mode // the kernel has no word for it
+		}
 	}
 	out.Hits = hitRatios(&ws.counts, now, vs.Cache.Total)
 	ws.counts.add(now, vs.Cache.Total)

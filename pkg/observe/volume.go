@@ -17,7 +17,7 @@ type Volume struct {
 	// Attached is false while only a clean cache of the volume is kept here. Its
 	// totals are kept too.
 	Attached bool
-	// Mode is the cache mode that the journal shows, and Cached whether the
+	// Mode is the cache mode that the journal shows, as users write it, and Cached whether the
 	// volume's data pass through a cache.
 	Mode   volume.CacheMode
 	Cached bool

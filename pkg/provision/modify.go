@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -46,8 +47,8 @@ func (s *Service) Modify(ctx context.Context, id volume.ID, decide func(volume.S
 
 // setMutable writes what differs, so that a size keeps the form that a user gave it.
 func setMutable(spec *v1alpha1.CachedVolumeSpec, have, want volume.Spec) {
-	if want.Mode != have.Mode {
-		spec.CacheMode = v1alpha1.CacheMode(want.Mode)
+	if want.ModeName() != have.ModeName() {
+		spec.CacheMode = v1alpha1.CacheMode(want.ModeName())
 	}
 	if want.Cache != have.Cache {
 		spec.CacheSize = want.Cache.String()
@@ -61,12 +62,8 @@ func setMutable(spec *v1alpha1.CachedVolumeSpec, have, want volume.Spec) {
 	if want.WarmStart != have.WarmStart {
 		spec.WarmStart = records.ObjectWarmStart(want.WarmStart)
 	}
-	switch {
-	case want.AcceptNodeLoss == have.AcceptNodeLoss:
-	case want.AcceptNodeLoss:
-		spec.AcceptDirtyLoss = v1alpha1.DirtyLossNodeLoss
-	default:
-		spec.AcceptDirtyLoss = v1alpha1.DirtyLossNone
+	if want.AcceptNodeLoss != have.AcceptNodeLoss || want.Unsafe != have.Unsafe {
+		spec.AcceptDirtyLoss = cmp.Or(records.Consent(want), v1alpha1.DirtyLossNone)
 	}
 }
 

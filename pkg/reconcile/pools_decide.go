@@ -86,7 +86,7 @@ func unflushed(v *v1alpha1.CachedVolume) bool {
 // needsOwner reports whether who the owner is may still be asked.
 func needsOwner(v *v1alpha1.CachedVolume) bool {
 	return v.Status.Publication != v1alpha1.PublicationReleased || v.Spec.Hold != nil ||
-		v.Spec.CacheMode == v1alpha1.CacheModeWriteback || v.Spec.AcceptDirtyLoss == v1alpha1.DirtyLossNodeLoss
+		v.Spec.CacheMode.TakesWrites() || v.Spec.AcceptDirtyLoss == v1alpha1.DirtyLossNodeLoss || v.Spec.AcceptDirtyLoss == v1alpha1.DirtyLossPowerLoss
 }
 
 func names(volumes []v1alpha1.CachedVolume, which func(*v1alpha1.CachedVolume) bool) []string {

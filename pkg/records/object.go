@@ -41,7 +41,7 @@ func toObjectSpec(spec volume.Spec) v1alpha1.CachedVolumeSpec {
 		Target:         spec.Target,
 		CapacityBytes:  ptr.To(spec.CapacityBytes),
 		Provisioning:   spec.Provisioning,
-		CacheMode:      v1alpha1.CacheMode(spec.Mode),
+		CacheMode:      v1alpha1.CacheMode(spec.ModeName()),
 		CacheSize:      spec.Cache.String(),
 		MaxCacheSize:   volume.Size{Bytes: spec.MaxCacheBytes}.String(),
 		ChunkSizeBytes: ptr.To(spec.ChunkBytes),
@@ -63,9 +63,7 @@ func toObjectSpec(spec volume.Spec) v1alpha1.CachedVolumeSpec {
 		}
 	}
 	out.Parent = objectParent(spec.Parent)
-	if spec.AcceptNodeLoss {
-		out.AcceptDirtyLoss = v1alpha1.DirtyLossNodeLoss
-	}
+	out.AcceptDirtyLoss = Consent(spec)
 	if spec.Claim != nil {
 		out.ClaimRef = &v1alpha1.ClaimReference{Namespace: spec.Claim.Namespace, Name: spec.Claim.Name}
 	}
@@ -80,11 +78,11 @@ func Spec(obj *v1alpha1.CachedVolume) (volume.Spec, error) {
 		Target:         in.Target,
 		CapacityBytes:  ptr.Deref(in.CapacityBytes, 0),
 		Provisioning:   in.Provisioning,
-		Mode:           volume.CacheMode(in.CacheMode),
 		ChunkBytes:     ptr.Deref(in.ChunkSizeBytes, 0),
-		AcceptNodeLoss: in.AcceptDirtyLoss == v1alpha1.DirtyLossNodeLoss,
+		AcceptNodeLoss: in.AcceptDirtyLoss == v1alpha1.DirtyLossNodeLoss || in.AcceptDirtyLoss == v1alpha1.DirtyLossPowerLoss,
 		WarmStart:      warmStart(in.WarmStart),
 	}
+	out.SetMode(string(in.CacheMode))
 	if in.CacheSize != "" {
 		size, err := quantity.Size(in.CacheSize)
 		if err != nil {
@@ -120,6 +118,17 @@ func Spec(obj *v1alpha1.CachedVolume) (volume.Spec, error) {
 		out.Claim = &volume.Claim{Namespace: in.ClaimRef.Namespace, Name: in.ClaimRef.Name}
 	}
 	return out, nil
+}
+
+// Consent is spec.acceptDirtyLoss; "" says the same as none.
+func Consent(spec volume.Spec) v1alpha1.DirtyLoss {
+	switch {
+	case spec.Unsafe:
+		return v1alpha1.DirtyLossPowerLoss
+	case spec.AcceptNodeLoss:
+		return v1alpha1.DirtyLossNodeLoss
+	}
+	return ""
 }
 
 // IsStatic reports whether a record is of a volume that was there before it, and whose data do
@@ -248,7 +257,7 @@ func Difference(a, b volume.Spec) string {
 		return "target"
 	case a.Provisioning != b.Provisioning:
 		return "provisioning"
-	case a.Mode != b.Mode:
+	case a.ModeName() != b.ModeName():
 		return "cacheMode"
 	case a.Cache != b.Cache:
 		return "cacheSize"

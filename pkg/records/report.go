@@ -63,6 +63,27 @@ func (r *Records) Report(ctx context.Context, id volume.ID, rep volume.CacheRepo
 	return nil
 }
 
+// ReportTorn implements volume.Records.
+func (r *Records) ReportTorn(ctx context.Context, id volume.ID, f volume.Fence, message string) error {
+	var seen *v1alpha1.CachedVolume
+	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
+		if Fence(obj) != f {
+			return fencedError(obj, f)
+		}
+		seen = obj
+		meta.SetStatusCondition(&obj.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionConsistent, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonUncleanStop,
+			Message: truncate(message, maxConditionMessage), ObservedGeneration: obj.Generation, LastTransitionTime: metav1.NewTime(r.now()),
+		})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	Emit(ctx, r.client, r.events, seen, Event{Warning: true, Reason: v1alpha1.ReasonUncleanStop, Action: actionCache, Note: message})
+	return nil
+}
+
 // ReportApplied implements volume.Records.
 func (r *Records) ReportApplied(ctx context.Context, id volume.ID, node string, rep volume.AppliedReport) error {
 	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {

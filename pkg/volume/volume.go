@@ -190,6 +190,9 @@ type Spec struct {
 	ChunkBytes int64
 	// AcceptNodeLoss is the consent that writeback needs.
 	AcceptNodeLoss bool
+	// Unsafe says of writeback that flushes end at the cache (states.md, Dropped flushes). It is
+	// the mode writeback-unsafe, and has the consent to it.
+	Unsafe bool
 	// DirtyLimit bounds what a writeback cache holds unflushed (I7). It has no effect
 	// in other modes.
 	DirtyLimit DirtyLimit
@@ -209,6 +212,29 @@ type Spec struct {
 // PersistentVolume and leaves the data alone.
 func (s Spec) IsStatic() bool {
 	return s.Static != nil || s.Origin != nil && s.Origin.PV != ""
+}
+
+// ModeName is the mode as users write it.
+func (s Spec) ModeName() string { return ModeName(s.Mode, s.Unsafe) }
+
+// SetMode is the inverse of ModeName.
+func (s *Spec) SetMode(name string) {
+	s.Mode, s.Unsafe = CacheMode(name), name == ModeWritebackUnsafe
+	if s.Unsafe {
+		s.Mode = ModeWriteback
+	}
+}
+
+// ModeWritebackUnsafe is the name of writeback whose flushes end at the cache. To all that decides
+// about what is dirty it is writeback.
+const ModeWritebackUnsafe = "writeback-unsafe"
+
+// ModeName is the name of a mode, for users.
+func ModeName(m CacheMode, unsafe bool) string {
+	if unsafe && m == ModeWriteback {
+		return ModeWritebackUnsafe
+	}
+	return string(m)
 }
 
 // Fence identifies one ownership of a volume. The UID tells volumes of the
@@ -462,6 +488,10 @@ type Records interface {
 	// harm. pod is nil before the volume is shown to one. Errors: ErrFenced if the
 	// record shows another owner or generation than f; ErrNotFound, ErrUnavailable.
 	ReportAbandoned(ctx context.Context, id ID, f Fence, pod *Pod) error
+	// ReportTorn says by condition and events that writes may be missing in any order, because
+	// the node stopped uncleanly while flushes were dropped. Repeating it does no harm. Errors:
+	// ErrFenced if the record shows another owner or generation; ErrNotFound, ErrUnavailable.
+	ReportTorn(ctx context.Context, id ID, f Fence, message string) error
 	// ReportFlushed records that f's node has carried out a flush request;
 	// ErrFenced if the record shows another owner or generation.
 	ReportFlushed(ctx context.Context, id ID, f Fence, request string) error

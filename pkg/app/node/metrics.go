@@ -35,7 +35,7 @@ func observed(ctx context.Context, dir string, entries *journal.Store[state.Entr
 		out := make([]observe.Volume, len(list))
 		for i, e := range list {
 			out[i] = observe.Volume{
-				ID: e.ID, Attached: e.State != state.Retained && e.State != state.Prewarmed, Mode: e.Mode, Cached: e.Cached(), Activation: e.Counting, Base: e.Base,
+				ID: e.ID, Attached: e.State != state.Retained && e.State != state.Prewarmed, Mode: volume.CacheMode(volume.ModeName(e.Mode, e.Unsafe)), Cached: e.Cached(), Activation: e.Counting, Base: e.Base,
 				PV: cmp.Or(e.Names.PV, string(e.ID)), Namespace: e.Names.Namespace, Claim: e.Names.Claim,
 			}
 		}

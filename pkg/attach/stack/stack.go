@@ -22,6 +22,10 @@ type Blocks interface {
 	Open(path string, flags int) (blockdev.File, error)
 	// RefuseDiscards has a device ("major:minor") refuse discards until its next table.
 	RefuseDiscards(devno string) error
+	// SetFlushes has a device pass flushes on, or end them, until its next table; PassesFlushes
+	// tells which.
+	SetFlushes(devno string, pass bool) error
+	PassesFlushes(devno string) (bool, error)
 }
 
 // Meter takes the counters of volumes.

@@ -79,6 +79,11 @@ type Entry struct {
 	// table that is loaded over it calls every block dirty. It is written if it is false, too: versions
 	// before did not know.
 	Recovered bool `json:"recovered"`
+	// Unsafe is true from before the top device drops flushes until a flush is proven that was begun
+	// after it had passed them on again. Torn is true after an unclean stop in between, until the
+	// record says so.
+	Unsafe bool `json:"unsafe,omitempty"`
+	Torn   bool `json:"torn,omitempty"`
 	// Full is true if every chunk of the cache held a block of the volume when it was
 	// last flushed: then nothing of another volume is on its data.
 	Full bool `json:"full,omitempty"`
@@ -196,6 +201,7 @@ func (e *Entry) Validate() error {
 		says   string
 	}{
 		{!e.Cached() && (e.Activated || e.Clean), "a volume without a cache has one that is active or clean"},
+		{e.Unsafe && (e.Mode != volume.ModeWriteback || e.Clean), "a cache that takes no writes, or is clean, drops flushes"},
 		{e.Clean && e.State == Staged, "a cache in use is clean"},
 		{e.State == Prewarmed && e.Prewarm == nil, "nothing says what was copied before the volume came"},
 		{e.Prewarm != nil && e.Activated, "a cache in use is still a copy"},
@@ -220,12 +226,13 @@ func (e *Entry) Validate() error {
 // the cache's own from then on.
 func (e *Entry) Activate(mode volume.CacheMode) {
 	e.Mode, e.Activated, e.Clean, e.Prewarm = mode, true, false, nil
+	e.Unsafe = e.Unsafe && mode == volume.ModeWriteback
 }
 
 // Deny is said before the pod may write past the cache (I3). The cache is still live, so that
 // Recovered stays.
 func (e *Entry) Deny() {
-	e.Mode, e.Activated, e.Clean, e.Prewarm = volume.ModeNone, false, false, nil
+	e.Mode, e.Activated, e.Clean, e.Prewarm, e.Unsafe = volume.ModeNone, false, false, nil, false
 	e.Hydration.ForgetRetainedCache()
 }
 
@@ -235,6 +242,13 @@ func (e *Entry) Anew() {
 	e.Activated, e.Clean, e.Prewarm, e.Recovered = false, false, nil, false
 	e.ChunkSectors, e.DataBytes, e.MetaBytes = 0, 0, 0
 }
+
+// Passed is said when a flush is proven that the top device did not drop.
+func (e *Entry) Passed() { e.Unsafe = false }
+
+// Tear is said of a cache that is recovered: what was flushed before the stop may be missing, if its
+// flushes were dropped.
+func (e *Entry) Tear() { e.Unsafe, e.Torn = false, e.Torn || e.Unsafe }
 
 // Lost is a reservation that somebody else has (states.md, The fence of a static volume).
 type Lost struct {
@@ -251,6 +265,8 @@ func (l *Lost) Foreign() bool { return l.To != 0 && !l.To.Ours() }
 // was never attached, and loads tables over a recovered cache that make it dirty.
 func (e Entry) Format() int {
 	switch {
+	case e.Unsafe, e.Torn:
+		return formatUnsafe
 	case e.Recovered:
 		return formatRecovered
 	case e.Source.CSI != nil:
@@ -264,6 +280,9 @@ func (e Entry) Format() int {
 const (
 	formatOrigins   = 7
 	formatRecovered = 8
+	// formatUnsafe is that of volumes whose flushes end at the cache: a plugin of before would say
+	// nothing of what an unclean stop may have taken.
+	formatUnsafe = 9
 )
 
 // Hydration is a cache whose map is whole and whose data are still being copied

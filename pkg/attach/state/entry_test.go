@@ -38,6 +38,9 @@ func TestValidate(t *testing.T) {
 		"exported while it is flushed":  {staged, func(e *Entry) { e.State, e.Exported = Flushing, &volume.MoveID{} }, "exported"},
 		"recorded, and not in use":      {staged, func(e *Entry) { e.State, e.Clean, e.Track = Retained, true, &Track{ID: "t"} }, "not in use"},
 		"a reserved LUN that is fenced": {staged, func(e *Entry) { e.Reserved = true }, "generations"},
+		"drops flushes":                 {staged, func(e *Entry) { e.Unsafe = true }, ""},
+		"drops those of writethrough":   {staged, func(e *Entry) { e.Unsafe, e.Mode = true, volume.ModeWritethrough }, "drops flushes"},
+		"drops flushes and is clean":    {staged, func(e *Entry) { e.Unsafe, e.Clean, e.State = true, true, Flushed }, "drops flushes"},
 		"inherited nothing":             {staged, func(e *Entry) { e.Static, e.Inherited = true, true }, "that there is not"},
 	} {
 		t.Run(name, func(t *testing.T) {

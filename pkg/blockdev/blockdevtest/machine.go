@@ -43,6 +43,8 @@ type Machine struct {
 type node struct {
 	device  Device
 	openers int
+	// drops says that flushes end at the device.
+	drops bool
 }
 
 // New returns a machine without devices.
@@ -252,6 +254,45 @@ func (b *Blocks) with(path string, do func(Device) error) error {
 	}
 	defer func() { _ = f.Close() }()
 	return do(f.Device)
+}
+
+// SetFlushes is blockdev.SetFlushes. Nothing here has a cache that a flush would empty: who drops
+// flushes is all that is kept, until the device has another table (PassFlushes).
+func (b *Blocks) SetFlushes(devno string, pass bool) error {
+	return b.step.Change(context.Background(), fmt.Sprintf("pass flushes of %s: %t", devno, pass), func() error {
+		n, err := b.m.find(devno)
+		if err == nil {
+			b.m.drop(n, !pass)
+		}
+		return err
+	})
+}
+
+// PassesFlushes is blockdev.PassesFlushes.
+func (b *Blocks) PassesFlushes(devno string) (bool, error) { return b.m.PassesFlushes(devno) }
+
+// PassesFlushes reports whether nobody has a device drop flushes.
+func (m *Machine) PassesFlushes(devno string) (bool, error) {
+	n, err := m.find(devno)
+	if err != nil {
+		return false, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !n.drops, nil
+}
+
+// PassFlushes is what a new table does.
+func (m *Machine) PassFlushes(devno string) {
+	if n, err := m.find(devno); err == nil {
+		m.drop(n, false)
+	}
+}
+
+func (m *Machine) drop(n *node, drops bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n.drops = drops
 }
 
 // RefuseDiscards is blockdev.RefuseDiscards. Nobody here discards through a device.

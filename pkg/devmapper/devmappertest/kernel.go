@@ -398,6 +398,9 @@ func (k *Kernel) resume(name string) error {
 	if err != nil {
 		return err
 	}
+	if d.inactive != nil {
+		k.machine.PassFlushes(blockdevtest.DMNo(d.minor))
+	}
 	return d.swap()
 }
 
