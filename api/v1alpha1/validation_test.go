@@ -133,6 +133,15 @@ func testCreate(t *testing.T, c client.Client) {
 			},
 			want: `spec: Invalid value: cacheMode writeback loses acknowledged writes when a node is lost before they are flushed: acceptDirtyLoss must be node-loss`,
 		},
+		"unsafe with consent": {change: func(s *v1alpha1.CachedVolumeSpec) {
+			s.CacheMode, s.AcceptDirtyLoss = v1alpha1.CacheModeWritebackUnsafe, v1alpha1.DirtyLossPowerLoss
+		}},
+		"unsafe with less consent": {
+			change: func(s *v1alpha1.CachedVolumeSpec) {
+				s.CacheMode, s.AcceptDirtyLoss = v1alpha1.CacheModeWritebackUnsafe, v1alpha1.DirtyLossNodeLoss
+			},
+			want: `spec: Invalid value: cacheMode writeback-unsafe loses writes that the application has flushed, in any order, with the power of a node: acceptDirtyLoss must be power-loss`,
+		},
 		"none without a size": {change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode, s.CacheSize = v1alpha1.CacheModeNone, "" }},
 		"none with a size":    {change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode = v1alpha1.CacheModeNone }},
 		"a maximum":           {change: func(s *v1alpha1.CachedVolumeSpec) { s.MaxCacheSize = "1.5Gi" }},

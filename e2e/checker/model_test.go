@@ -31,7 +31,7 @@ func whole(seq uint64) Content {
 
 // TestModel is the table of docs/explanation/guarantees.md.
 func TestModel(t *testing.T) {
-	const wt, wb = Writethrough, Writeback
+	const wt, wb, ub = Writethrough, Writeback, WritebackUnsafe
 	tests := map[string]struct {
 		history *told
 		loss    Loss
@@ -54,6 +54,12 @@ func TestModel(t *testing.T) {
 			map[uint64]Verdict{0: LostByContract, 1: Acknowledged}},
 		"writeback: only a flush survives the node": {history().written(1, wb).flushed(wb).written(2, wb).written(3, wb).issue(4), LossNode,
 			map[uint64]Verdict{0: Stale, 1: LostByContract, 2: LostByContract, 3: Acknowledged, 4: InFlight}},
+		"unsafe: a flush survives nothing": {history().written(1, ub).drained(ub).written(2, ub).flushed(ub).written(3, ub).flushed(ub), LossNode,
+			map[uint64]Verdict{0: Stale, 1: LostByContract, 2: LostByContract, 3: Acknowledged}},
+		"unsafe: nothing is lost with nothing": {history().written(1, ub).written(2, ub), LossNothing,
+			map[uint64]Verdict{0: Stale, 1: Stale, 2: Acknowledged}},
+		"unsafe: a flush of writeback afterwards counts": {history().written(1, ub).flushed(ub).written(2, wb).flushed(wb), LossNode,
+			map[uint64]Verdict{0: Stale, 1: Stale, 2: Acknowledged}},
 		"writeback: a flush does not survive the SSD": {history().written(1, wb).drained(wb).written(2, wb).flushed(wb), LossCache,
 			map[uint64]Verdict{0: Stale, 1: LostByContract, 2: Acknowledged}},
 		"writeback: drained survives everything": {history().written(1, wb).written(2, wb).drained(wb), LossNode | LossStorage | LossCache,

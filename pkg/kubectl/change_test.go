@@ -30,6 +30,11 @@ func stale(v *v1alpha1.CachedVolume) {
 	}
 }
 
+func withLoss(s v1alpha1.CachedVolumeSpec, loss v1alpha1.DirtyLoss) v1alpha1.CachedVolumeSpec {
+	s.AcceptDirtyLoss = loss
+	return s
+}
+
 type changeCase struct {
 	args []string
 	objs []client.Object
@@ -103,6 +108,25 @@ data: done: mode writeback on node node-a
 			args:     []string{"mode", "data", "writeback"},
 			objs:     bound("default", "data", "pvc-1", on("node-a")),
 			wantErr:  "error: data: writeback loses the writes that were not flushed when node or SSD are lost: add --accept-dirty-loss node-loss if that is acceptable\n",
+			wantSpec: spec(wt, "10%"),
+		},
+		"to unsafe": {
+			args:     []string{"mode", "data", "writeback-unsafe", "--accept-dirty-loss", "power-loss", "--wait=false", "-o", "name"},
+			objs:     bound("default", "data", "pvc-1", on("node-a")),
+			wantOut:  "cachedvolume.nearflash.io/pvc-1\n",
+			wantErr:  "data: cacheMode writethrough -> writeback-unsafe\n",
+			wantSpec: withLoss(spec(v1alpha1.CacheModeWritebackUnsafe, "10%"), v1alpha1.DirtyLossPowerLoss),
+		},
+		"to unsafe without consent": {
+			args:     []string{"mode", "data", "writeback-unsafe"},
+			objs:     bound("default", "data", "pvc-1", on("node-a")),
+			wantErr:  "error: data: writeback-unsafe loses writes in any order, flushed ones among them, when a node loses its power or its kernel crashes: add --accept-dirty-loss power-loss if that is acceptable\n",
+			wantSpec: spec(wt, "10%"),
+		},
+		"to unsafe with another consent": {
+			args:     []string{"mode", "data", "writeback-unsafe", "--accept-dirty-loss", "node-loss"},
+			objs:     bound("default", "data", "pvc-1", on("node-a")),
+			wantErr:  "error: --accept-dirty-loss node-loss does not go with mode writeback-unsafe: accepted is power-loss\n",
 			wantSpec: spec(wt, "10%"),
 		},
 		"to writeback over a driver without a fence": {

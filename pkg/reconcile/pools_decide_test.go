@@ -61,6 +61,8 @@ func TestDecidePool(t *testing.T) {
 		"published":                      {f: poolFacts{Waited: true, Owned: record(func(v *v1alpha1.CachedVolume) { v.Status.Publication = v1alpha1.PublicationPublished })}, want: v1alpha1.ReasonOwnsVolumes, says: "volume v"},
 		"held for a cut":                 {f: poolFacts{Waited: true, Owned: record(func(v *v1alpha1.CachedVolume) { v.Spec.Hold = &v1alpha1.VolumeHold{} })}, want: v1alpha1.ReasonOwnsVolumes},
 		"may be written back":            {f: poolFacts{Waited: true, Owned: record(func(v *v1alpha1.CachedVolume) { v.Spec.CacheMode = v1alpha1.CacheModeWriteback })}, want: v1alpha1.ReasonOwnsVolumes},
+		"may lose its power":             {f: poolFacts{Waited: true, Owned: record(func(v *v1alpha1.CachedVolume) { v.Spec.CacheMode = v1alpha1.CacheModeWritebackUnsafe })}, want: v1alpha1.ReasonOwnsVolumes},
+		"has consented to more":          {f: poolFacts{Waited: true, Owned: record(func(v *v1alpha1.CachedVolume) { v.Spec.AcceptDirtyLoss = v1alpha1.DirtyLossPowerLoss })}, want: v1alpha1.ReasonOwnsVolumes},
 		"has consented to it":            {f: poolFacts{Waited: true, Owned: record(func(v *v1alpha1.CachedVolume) { v.Spec.AcceptDirtyLoss = v1alpha1.DirtyLossNodeLoss })}, want: v1alpha1.ReasonOwnsVolumes},
 		"the last owner of clean writes": {f: poolFacts{Waited: true, Owned: record(func(*v1alpha1.CachedVolume) {})}, want: "Delete"},
 		"a cache that is warm there": {f: poolFacts{Waited: true, Owned: record(func(v *v1alpha1.CachedVolume) {

@@ -127,6 +127,7 @@ func TestRecords(t *testing.T) {
 		"scrub":                 testScrub,
 		"missing":               testMissing,
 		"no connection":         testUnavailable,
+		"torn":                  testReportTorn,
 		"round trip":            testRoundTrip,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, newFixture(t, cfg, volume.ID(strings.ReplaceAll(name, " ", "-")))) })
@@ -333,6 +334,7 @@ func testRoundTrip(t *testing.T, f *fixture) {
 			DirtyLimit:     volume.DirtyLimit{Max: volume.Size{Bytes: 2 << 30}, Age: 90 * time.Second},
 			AcceptNodeLoss: true, Claim: &volume.Claim{Namespace: "ns", Name: "claim"},
 		},
+		"unsafe": {Mode: volume.ModeWriteback, Unsafe: true, AcceptNodeLoss: true, Cache: volume.Size{Percent: 25}},
 		"static": {
 			Mode: volume.ModeWritethrough, Cache: volume.Size{Bytes: 5 << 30}, WarmStart: volume.WarmStart{From: volume.WarmOrigin, Preload: true},
 			Static: &volume.ISCSI{Portals: []string{"192.0.2.1:3260", "[2001:db8::1]:3260"}, IQN: "iqn.2003-01.org.example:disk1", LUN: 16383},

@@ -42,16 +42,6 @@ var targetPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,56}[a-z0-9])?$`)
 // IsTarget reports whether s may name a storage server: a DNS label of 58 characters at most.
 func IsTarget(s string) bool { return targetPattern.MatchString(s) }
 
-// CacheMode selects how writes pass through the node-local cache.
-type CacheMode string
-
-// The cache modes. See Documentation/admin-guide/device-mapper/cache.rst.
-const (
-	ModeNone         CacheMode = "none"
-	ModeWritethrough CacheMode = "writethrough"
-	ModeWriteback    CacheMode = "writeback"
-)
-
 // ISCSI is the address of an iSCSI LUN.
 type ISCSI struct {
 	// Portals are "address:port"; more than one gives multipath.
@@ -212,29 +202,6 @@ type Spec struct {
 // PersistentVolume and leaves the data alone.
 func (s Spec) IsStatic() bool {
 	return s.Static != nil || s.Origin != nil && s.Origin.PV != ""
-}
-
-// ModeName is the mode as users write it.
-func (s Spec) ModeName() string { return ModeName(s.Mode, s.Unsafe) }
-
-// SetMode is the inverse of ModeName.
-func (s *Spec) SetMode(name string) {
-	s.Mode, s.Unsafe = CacheMode(name), name == ModeWritebackUnsafe
-	if s.Unsafe {
-		s.Mode = ModeWriteback
-	}
-}
-
-// ModeWritebackUnsafe is the name of writeback whose flushes end at the cache. To all that decides
-// about what is dirty it is writeback.
-const ModeWritebackUnsafe = "writeback-unsafe"
-
-// ModeName is the name of a mode, for users.
-func ModeName(m CacheMode, unsafe bool) string {
-	if unsafe && m == ModeWriteback {
-		return ModeWritebackUnsafe
-	}
-	return string(m)
 }
 
 // Fence identifies one ownership of a volume. The UID tells volumes of the
