@@ -31,6 +31,8 @@ const (
 	// one of its copies.
 	ReasonMirrorDegraded = "MirrorDegraded"
 
+	// ReasonNotMirrored: the volume asks for a mirrored cache, and the node's pool is no mirror.
+	ReasonNotMirrored = "NotMirrored"
 	// ReasonFlushesDropped: the cache takes writes in mode writeback-unsafe.
 	ReasonFlushesDropped = "FlushesDropped"
 	// ReasonFlushesPassed: flushes of a volume in that mode cannot be dropped, and go through.

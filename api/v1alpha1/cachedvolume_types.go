@@ -86,7 +86,7 @@ type ISCSISource struct {
 }
 
 // CachedVolumeSpec is what the StorageClass or the PersistentVolume asked for.
-// cacheMode, cacheSize, maxCacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAgeSeconds, warmStart,
+// cacheMode, cacheSize, maxCacheSize, acceptDirtyLoss, redundancy, maxDirtyBytes, maxDirtyAgeSeconds, warmStart,
 // flushRequest, scrubRequest, preload and the request to prewarm may be changed while the volume is attached.
 //
 // +kubebuilder:validation:XValidation:rule="self.cacheMode != 'writeback' || (has(self.acceptDirtyLoss) && self.acceptDirtyLoss == 'node-loss')",message="cacheMode writeback loses acknowledged writes when a node is lost before they are flushed: acceptDirtyLoss must be node-loss"
@@ -176,6 +176,12 @@ type CachedVolumeSpec struct {
 	// power-loss that of writeback-unsafe.
 	// +optional
 	AcceptDirtyLoss DirtyLoss `json:"acceptDirtyLoss,omitempty"`
+
+	// redundancy mirror asks for a cache with two copies on different SSDs: on a node whose pool
+	// is no mirror the volume has no cache. It is kept, without effect, while cacheMode is none;
+	// none, or absent, leaves it to the pool.
+	// +optional
+	Redundancy Redundancy `json:"redundancy,omitempty"`
 
 	// maxDirtyBytes bounds what a writeback cache holds that the origin does not: a
 	// quantity of bytes ("2Gi") or a percentage of the cache ("10%"). Near it, the node

@@ -24,6 +24,8 @@ type stageFacts struct {
 	Record volume.Volume
 	// Node is this node's name.
 	Node string
+	// PoolMirror is true of a pool that keeps two copies.
+	PoolMirror bool
 	// PoolProblem and KernelProblem say why no cache can be had, or are empty.
 	PoolProblem, KernelProblem string
 	// Method is how a cache that begins from elsewhere is filled, "" if it cannot be, and
@@ -143,6 +145,9 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 		return uncached(plan, v1alpha1.ReasonKernelTargetMissing, f.KernelProblem)
 	case f.PoolProblem != "":
 		return uncached(plan, v1alpha1.ReasonPoolMissing, f.PoolProblem)
+	case f.Record.Spec.Mirror && !f.PoolMirror:
+		plan.Wipe = f.Cache.Exists()
+		return uncached(plan, v1alpha1.ReasonNotMirrored, notMirrored(f.Node))
 	case f.CacheProblem != "":
 		// What cannot be read is of no use to anybody: gone, it leaves its place
 		// to the cache of the next attachment.
@@ -171,11 +176,18 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 	return plan
 }
 
+// notMirrored says why a volume that asks for a mirror has no cache.
+func notMirrored(node string) string {
+	return "the volume asks for redundancy mirror, and the pool of node " + node + " keeps one copy: give the pool two SSDs and redundancy mirror, or take the demand away"
+}
+
 // reusable reports whether the cache found is a clean retained cache of this fence (I3, I4).
 func reusable(f stageFacts, sameFence bool) bool {
 	current := sameFence && f.Cache.Fence == f.Fence && !f.Cache.Apart && (identityOf(f.Entry, f.Cache, f.Record) == volume.IdentityCurrent || state.BugTrustNodeName.On())
 	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && retainedStates[f.Entry.State] && f.Cache.StopProven(f.Entry)
 	switch {
+	case f.Record.Spec.Mirror && !f.Cache.Mirrored:
+		return false
 	case f.Entry == nil || !f.Cache.Whole || f.Entry.Streams() || f.Entry.Hydration != nil && !f.Entry.Hydration.Whole && !f.Cache.Hydration:
 		return false
 	case bugAnyGeneration.On() && clean, bugCrashedCache.On() && current && f.Entry.Cached():

@@ -35,7 +35,8 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 		Fence: req.Publication.Fence, Record: rec, Node: a.Node,
 		Prestaged: prestaged.precedes(e, req.Publication.Fence),
 	}
-	if view := a.Pool.View(); !view.Ready {
+	view := a.Pool.View()
+	if f.PoolMirror = view.Mirror; !view.Ready {
 		f.PoolProblem = view.Problem
 	}
 	f.KernelProblem = a.CacheProblem(ctx)

@@ -174,6 +174,7 @@ func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.V
 		f.Drops = a.dropsFlushes(ctx, e, top)
 		f.Broken = cmp.Or(cachefault.Broken(f.Status), a.cacheFaults.Why(e.ID))
 		f.Coarse = a.stack.LiveBlocks(e.ID, infos)
+		f.Single = rec.Spec.Mirror && !e.Mirrored
 	}
 	view := a.Pool.View()
 	switch problem := a.CacheProblem(ctx); {
@@ -186,6 +187,8 @@ func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.V
 		f.Problem, f.ProblemReason = problem, v1alpha1.ReasonKernelTargetMissing
 	case !view.Ready:
 		f.Problem, f.ProblemReason = view.Problem, v1alpha1.ReasonPoolMissing
+	case rec.Spec.Mirror && !view.Mirror && !(f.LiveCache && e.Mirrored):
+		f.Problem, f.ProblemReason = notMirrored(a.Node), v1alpha1.ReasonNotMirrored
 	case !e.Cached() && a.Now().Before(e.NoCacheBefore):
 		f.Problem, f.ProblemReason = "the SSD failed the volume's cache; another one is tried later", v1alpha1.ReasonCacheDeviceError
 	case f.LiveOrigin:

@@ -115,7 +115,7 @@ func (a *Attacher) cacheLive(ctx context.Context, f changeFacts) error {
 	}
 	// A failover that could not be reported in all that time is not news any more; left
 	// here it would be completed with the new cache.
-	e.FailoverCause = ""
+	e.FailoverCause, e.Mirrored = "", false
 	e.ChunkSectors, e.DataBytes, e.MetaBytes = f.Want.chunkSectors, f.Want.dataBytes, f.Want.metaBytes
 	a.markOrigin(ctx, e)
 	if err := a.save(ctx, e, e.State); err != nil {
@@ -149,6 +149,7 @@ func (a *Attacher) loadNewCache(ctx context.Context, e *state.Entry, o stack.Ori
 	if err := a.stack.CheckData(data, o); err != nil {
 		return err
 	}
+	e.Mirrored = next.Mirrored
 	return a.stack.ReloadTop(cctx, e, a.stack.CacheTable(&next, c.Meta, data, o, false))
 }
 
@@ -217,6 +218,8 @@ func (a *Attacher) uncacheLive(ctx context.Context, f changeFacts) error {
 	switch {
 	case f.Coarse != "":
 		a.report(ctx, e.ID, volume.CacheReport{Reason: v1alpha1.ReasonBlockSizeTooLarge, Warning: true, Message: f.Coarse})
+	case f.ProblemReason == v1alpha1.ReasonNotMirrored:
+		a.report(ctx, e.ID, volume.CacheReport{Reason: f.ProblemReason, Warning: true, Message: f.Problem})
 	case f.Record.Spec.Mode == volume.ModeNone:
 		a.report(ctx, e.ID, volume.CacheReport{Reason: v1alpha1.ReasonDropped, Message: "the cache was given back while the volume was attached on node " + a.Node})
 	}

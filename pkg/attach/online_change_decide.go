@@ -24,6 +24,8 @@ type changeFacts struct {
 	Broken string
 	// Coarse says why the live cache's logical blocks are too large, or is empty.
 	Coarse string
+	// Single is true if the live cache has one copy, and two are asked for.
+	Single bool
 	// Drops says that the top device of a live cache ends flushes.
 	Drops bool
 	// Leftover is true if the data device, or a hydration, exists below a linear top device.
@@ -126,7 +128,7 @@ func decideCached(f changeFacts) changeStep {
 		if asked != volume.ModeWriteback || newCache || f.flushDue() {
 			return changeClean
 		}
-	case e.Marked && (asked != volume.ModeWriteback || f.Coarse != ""):
+	case e.Marked && (asked != volume.ModeWriteback || f.Coarse != "" || f.Single):
 		return changeUnmark
 	case newCache:
 		return changeUncache
@@ -165,7 +167,7 @@ func decideCached(f changeFacts) changeStep {
 func needsNewCache(f changeFacts) bool {
 	e := f.Entry
 	switch {
-	case f.Coarse != "":
+	case f.Coarse != "", f.Single:
 		return true
 	case f.renews():
 		return true

@@ -79,6 +79,8 @@ func bounded(f *changeFacts)     { f.Record.Spec.DirtyLimit.Max.Percent = 10 }
 func unmarked(f *changeFacts)    { f.Record.PossiblyDirty = false }
 func unsafeAsked(f *changeFacts) { f.Record.Spec.Unsafe = true }
 func unsafeNoted(f *changeFacts) { f.Entry.Unsafe = true }
+func single(f *changeFacts)      { f.Single = true }
+func noMirror(f *changeFacts)    { f.Problem, f.ProblemReason = notMirrored("a"), "NotMirrored" }
 func drops(f *changeFacts)       { f.Drops = true }
 func torn(f *changeFacts)        { f.Entry.Torn = true }
 func lost(f *changeFacts)        { f.Entry.Lost = &state.Lost{To: keyOf(fence6)} }
@@ -95,6 +97,13 @@ func TestDecideChange(t *testing.T) {
 		"uncached as asked":     {runs(none), changeDone},
 		"writethrough as asked": {runs(wt), changeDone},
 		"writeback as asked":    {runs(wb), changeDone},
+
+		"two copies asked for, one there":      {runs(wt).with(single), changeUncache},
+		"the same of writeback":                {runs(wb).with(single), changeClean},
+		"the same, cleaned, the mark is left":  {runs(wt).asks(wb).live(through, cleaner).with(marked).with(single), changeUnmark},
+		"the same, killed before the journal":  {runs(none).asks(wt).live(through, smq).with(sized).with(single), changeUncache},
+		"two copies asked for, and none had":   {runs(none).asks(wt).with(noMirror), changeImpossible},
+		"two copies asked for, a mirror there": {runs(none).asks(wt), changeCache},
 
 		"unsafe asked for":                  {runs(wb).with(unsafeAsked), changeUnsafe},
 		"unsafe asked for, of writethrough": {runs(wt).asks(wb).with(unsafeAsked), changeWriteback},

@@ -12,7 +12,7 @@ import (
 
 // mutableParameters are the accepted keys of a VolumeAttributesClass.
 var mutableParameters = []string{
-	keyCacheMode, keyCacheSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
+	keyCacheMode, keyCacheSize, keyAcceptDirtyLoss, keyRedundancy, keyMaxDirtyBytes, keyMaxDirtyAge,
 	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline, keyPreload,
 }
 
@@ -23,6 +23,8 @@ type change struct {
 	Cache volume.Size
 	// Loss is acceptDirtyLoss.
 	Loss string
+	// Redundancy is none or mirror.
+	Redundancy string
 	// DirtyLimit is as limit was written, which also tells what was given.
 	DirtyLimit volume.DirtyLimit
 	limit      limitText
@@ -37,9 +39,10 @@ func parseChange(params map[string]string) (change, error) {
 	p := &problems{what: "mutable parameter"}
 	p.unknown(params, mutableParameters)
 	c := change{
-		Mode:  p.oneOf(keyCacheMode, params[keyCacheMode], "", modeNames...),
-		Loss:  p.oneOf(keyAcceptDirtyLoss, params[keyAcceptDirtyLoss], "", dirtyLosses...),
-		limit: limitTextOf(params), warm: warmTextOf(params),
+		Mode:       p.oneOf(keyCacheMode, params[keyCacheMode], "", modeNames...),
+		Loss:       p.oneOf(keyAcceptDirtyLoss, params[keyAcceptDirtyLoss], "", dirtyLosses...),
+		Redundancy: parseRedundancy(p, params[keyRedundancy]),
+		limit:      limitTextOf(params), warm: warmTextOf(params),
 	}
 	c.DirtyLimit = c.limit.parse(p)
 	c.Warm = c.warm.parse(p)
@@ -69,6 +72,9 @@ func (c change) apply(now volume.Spec) (volume.Spec, error) {
 	if out.Cache.IsZero() && out.Mode != volume.ModeNone {
 		out.Cache = volume.Size{Percent: defaultCachePercent}
 	}
+	if c.Redundancy != "" {
+		out.Mirror = c.Redundancy == redundancyMirror
+	}
 	out.DirtyLimit = c.limit.over(out.DirtyLimit, c.DirtyLimit)
 	out.WarmStart = c.warm.over(out.WarmStart, c.Warm)
 	switch {
@@ -86,6 +92,10 @@ func (c change) apply(now volume.Spec) (volume.Spec, error) {
 func (c change) check(now, out volume.Spec) error {
 	p := &problems{what: "mutable parameter"}
 	checkLoss(p, out, c.Loss, c.consent(now, out))
+	if out.Mode == volume.ModeNone && c.Redundancy == redundancyMirror {
+		p.add(keyRedundancy, "%q contradicts cacheMode none, which has no cache; leave redundancy out, or give a cacheMode of %s or %s",
+			c.Redundancy, volume.ModeWritethrough, volume.ModeWriteback)
+	}
 	if out.Mode == volume.ModeNone && !c.Cache.IsZero() {
 		p.add(keyCacheSize, "%q contradicts cacheMode none, which has no cache; leave cacheSize out, or give a cacheMode of %s or %s",
 			c.Cache, volume.ModeWritethrough, volume.ModeWriteback)

@@ -32,6 +32,8 @@ func unsafe() volume.Spec {
 	return s
 }
 
+func mirrored(s *volume.Spec) { s.Mirror = true }
+
 func uncached() volume.Spec {
 	return volume.Spec{CapacityBytes: 10 << 30, Mode: volume.ModeNone, WarmStart: fromPeer()}
 }
@@ -50,12 +52,18 @@ func TestModify(t *testing.T) {
 		// wantErr is the whole text of the error.
 		wantErr string
 	}{
-		"nothing":                {now: writethrough(), want: writethrough()},
-		"keys of a sidecar":      {now: writethrough(), params: map[string]string{"csi.storage.k8s.io/pv/name": "pv"}, want: writethrough()},
-		"what is":                {now: writethrough(), params: map[string]string{"cacheMode": "writethrough", "cacheSize": "10%"}, want: writethrough()},
-		"size":                   {now: writethrough(), params: map[string]string{"cacheSize": "2Gi"}, want: with(writethrough(), func(s *volume.Spec) { s.Cache = volume.Size{Bytes: 2 << 30} })},
-		"size of a writeback":    {now: writeback(), params: map[string]string{"cacheSize": "20%"}, want: with(writeback(), func(s *volume.Spec) { s.Cache.Percent = 20 })},
-		"to writeback":           {now: writethrough(), params: map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "node-loss"}, want: writeback()},
+		"nothing":             {now: writethrough(), want: writethrough()},
+		"keys of a sidecar":   {now: writethrough(), params: map[string]string{"csi.storage.k8s.io/pv/name": "pv"}, want: writethrough()},
+		"what is":             {now: writethrough(), params: map[string]string{"cacheMode": "writethrough", "cacheSize": "10%"}, want: writethrough()},
+		"size":                {now: writethrough(), params: map[string]string{"cacheSize": "2Gi"}, want: with(writethrough(), func(s *volume.Spec) { s.Cache = volume.Size{Bytes: 2 << 30} })},
+		"size of a writeback": {now: writeback(), params: map[string]string{"cacheSize": "20%"}, want: with(writeback(), func(s *volume.Spec) { s.Cache.Percent = 20 })},
+		"to writeback":        {now: writethrough(), params: map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "node-loss"}, want: writeback()},
+		"to a mirror":         {now: writeback(), params: map[string]string{"redundancy": "mirror"}, want: with(writeback(), mirrored)},
+		"a mirror stays":      {now: with(writeback(), mirrored), params: map[string]string{"cacheMode": "writethrough"}, want: with(writethrough(), mirrored)},
+		"no mirror any more":  {now: with(writeback(), mirrored), params: map[string]string{"redundancy": "none"}, want: writeback()},
+		"none keeps a mirror": {now: with(writethrough(), mirrored), params: map[string]string{"cacheMode": "none"}, want: with(writethrough(), func(s *volume.Spec) { s.Mode, s.Mirror = volume.ModeNone, true })},
+		"a mirror of nothing": {now: uncached(), params: map[string]string{"redundancy": "mirror"},
+			wantErr: `invalid argument: mutable parameter redundancy: "mirror" contradicts cacheMode none, which has no cache; leave redundancy out, or give a cacheMode of writethrough or writeback`},
 		"to unsafe":              {now: writethrough(), params: map[string]string{"cacheMode": "writeback-unsafe", "acceptDirtyLoss": "power-loss"}, want: unsafe()},
 		"writeback to unsafe":    {now: writeback(), params: map[string]string{"cacheMode": "writeback-unsafe", "acceptDirtyLoss": "power-loss"}, want: unsafe()},
 		"unsafe again":           {now: unsafe(), params: map[string]string{"cacheMode": "writeback-unsafe"}, want: unsafe()},
@@ -134,7 +142,7 @@ func TestModify(t *testing.T) {
 			wantErr: `invalid argument: mutable parameter cacheSize: "2Gi" is more than the volume's maxCacheSize of 1073741824 bytes; accepted are at most that, or a percentage of the volume, which is cut down to it`,
 		},
 		"the most is the class's": {now: writethrough(), params: map[string]string{"maxCacheSize": "2Gi"},
-			wantErr: `invalid argument: unknown mutable parameter "maxCacheSize" (value "2Gi"); accepted are cacheMode, cacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAge, warmStart, warmStartMethod, warmStartBandwidth, warmStartDeadline, preload`},
+			wantErr: `invalid argument: unknown mutable parameter "maxCacheSize" (value "2Gi"); accepted are cacheMode, cacheSize, acceptDirtyLoss, redundancy, maxDirtyBytes, maxDirtyAge, warmStart, warmStartMethod, warmStartBandwidth, warmStartDeadline, preload`},
 		"a bound of nothing": {now: writethrough(), params: map[string]string{"maxDirtyBytes": "2Gi"},
 			wantErr: `invalid argument: mutable parameter maxDirtyBytes: "2Gi" contradicts cacheMode writethrough, which makes nothing dirty; leave maxDirtyBytes out, or give a cacheMode of writeback`},
 		"a bound for the mode that is left": {now: writeback(), params: map[string]string{"cacheMode": "writethrough", "maxDirtyAge": "5m"},
@@ -199,9 +207,9 @@ func TestModify(t *testing.T) {
 		"hasty": {now: writethrough(), params: map[string]string{"warmStartDeadline": "1s"},
 			wantErr: `invalid argument: mutable parameter warmStartDeadline: "1s" is not accepted; accepted are 1m to 24h in whole seconds, such as 30m or 1h30m`},
 		"unknown": {now: writethrough(), params: map[string]string{"chunkSize": "64Ki"},
-			wantErr: `invalid argument: unknown mutable parameter "chunkSize" (value "64Ki"); accepted are cacheMode, cacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAge, warmStart, warmStartMethod, warmStartBandwidth, warmStartDeadline, preload`},
+			wantErr: `invalid argument: unknown mutable parameter "chunkSize" (value "64Ki"); accepted are cacheMode, cacheSize, acceptDirtyLoss, redundancy, maxDirtyBytes, maxDirtyAge, warmStart, warmStartMethod, warmStartBandwidth, warmStartDeadline, preload`},
 		"mistyped": {now: writethrough(), params: map[string]string{"cacheMod": "none"},
-			wantErr: `invalid argument: unknown mutable parameter "cacheMod" (value "none") (did you mean "cacheMode"?); accepted are cacheMode, cacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAge, warmStart, warmStartMethod, warmStartBandwidth, warmStartDeadline, preload`},
+			wantErr: `invalid argument: unknown mutable parameter "cacheMod" (value "none") (did you mean "cacheMode"?); accepted are cacheMode, cacheSize, acceptDirtyLoss, redundancy, maxDirtyBytes, maxDirtyAge, warmStart, warmStartMethod, warmStartBandwidth, warmStartDeadline, preload`},
 		"mode": {now: writethrough(), params: map[string]string{"cacheMode": "writearound"},
 			wantErr: `invalid argument: mutable parameter cacheMode: "writearound" is not accepted; accepted are none, writethrough, writeback, writeback-unsafe`},
 		"loss": {now: writethrough(), params: map[string]string{"acceptDirtyLoss": "yes"},

@@ -23,6 +23,7 @@ const (
 	keyMaxCacheSize    = "maxCacheSize"
 	keyChunkSize       = "chunkSize"
 	keyAcceptDirtyLoss = "acceptDirtyLoss"
+	keyRedundancy      = "redundancy"
 	keyMaxDirtyBytes   = "maxDirtyBytes"
 	keyMaxDirtyAge     = "maxDirtyAge"
 
@@ -46,6 +47,8 @@ const (
 	chunkAuto         = "auto"
 	preloadNone       = "none"
 	preloadAll        = "all"
+	redundancyNone    = "none"
+	redundancyMirror  = "mirror"
 	dirtyLossNone     = "none"
 	dirtyLossNodeLoss = "node-loss"
 	dirtyLossPower    = "power-loss"
@@ -66,7 +69,7 @@ const (
 // classParameters are the accepted keys of a StorageClass, in the order of the
 // documentation.
 var classParameters = []string{
-	keyBackend, keyTarget, keyOriginClass, keyWithoutFence, keyCacheMode, keyCacheSize, keyMaxCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
+	keyBackend, keyTarget, keyOriginClass, keyWithoutFence, keyCacheMode, keyCacheSize, keyMaxCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyRedundancy, keyMaxDirtyBytes, keyMaxDirtyAge,
 	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline, keyPreload, keyFSType, keyProvisioning,
 }
 
@@ -148,12 +151,16 @@ func parseCache(p *problems, params map[string]string) volume.Spec {
 		MaxCacheBytes:  parseMaxCacheSize(p, params[keyMaxCacheSize]),
 		ChunkBytes:     parseChunkSize(p, mode, params[keyChunkSize]),
 		AcceptNodeLoss: loss != dirtyLossNone,
+		Mirror:         parseRedundancy(p, params[keyRedundancy]) == redundancyMirror,
 		DirtyLimit:     parseDirtyLimit(p, mode, params),
 		WarmStart:      parseWarmStart(p, mode, params),
 	}
 	limitTextOf(params).checkChunk(p, s)
 	if aboveMaxCache(s) {
 		p.add(keyCacheSize, "%q is more than maxCacheSize %s; accepted are at most that, or a percentage of the volume, which is cut down to it", params[keyCacheSize], params[keyMaxCacheSize])
+	}
+	if s.Mirror && mode == volume.ModeNone {
+		p.add(keyRedundancy, "%q contradicts cacheMode none, which has no cache; leave redundancy out", redundancyMirror)
 	}
 	checkLoss(p, s, params[keyAcceptDirtyLoss], loss)
 	return s
@@ -179,6 +186,11 @@ func checkLoss(p *problems, s volume.Spec, given, loss string) {
 	case s.Mode != volume.ModeWriteback && loss != dirtyLossNone:
 		p.add(keyAcceptDirtyLoss, "%q contradicts cacheMode %s, which loses no acknowledged write; accepted with it is %s", loss, name, dirtyLossNone)
 	}
+}
+
+// parseRedundancy reads how many copies a cache shall have: "" leaves it to the pool, or as it is.
+func parseRedundancy(p *problems, value string) string {
+	return p.oneOf(keyRedundancy, value, "", redundancyNone, redundancyMirror)
 }
 
 func parseCacheSize(p *problems, mode volume.CacheMode, value string) volume.Size {

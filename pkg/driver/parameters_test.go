@@ -99,6 +99,12 @@ func TestParseClass(t *testing.T) {
 		"csi and provisioning": {params: map[string]string{"backend": "csi", "originStorageClass": "premium-rwo", "provisioning": "thin"}, wantErr: []string{"parameter provisioning", `"thin" contradicts backend csi`, "premium-rwo"}},
 		"unknown fs":           {params: map[string]string{"fsType": "btrfs"}, wantErr: []string{"fsType", "btrfs", "ext4, xfs"}},
 		"writeback no consent": {params: map[string]string{"cacheMode": "writeback"}, wantErr: []string{"acceptDirtyLoss", "node-loss"}},
+		"mirrored": {
+			params: map[string]string{"redundancy": "mirror"},
+			want:   class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}, Mirror: true, WarmStart: fromPeer()}},
+		},
+		"mirrored twice":      {params: map[string]string{"redundancy": "raid5"}, wantErr: []string{"parameter redundancy", `"raid5" is not accepted`, "none, mirror"}},
+		"a mirror of nothing": {params: map[string]string{"redundancy": "mirror", "cacheMode": "none"}, wantErr: []string{"redundancy", `"mirror" contradicts cacheMode none`}},
 		"unsafe": {
 			params: map[string]string{"cacheMode": "writeback-unsafe", "acceptDirtyLoss": "power-loss"},
 			want:   class{Spec: volume.Spec{Mode: volume.ModeWriteback, Unsafe: true, Cache: volume.Size{Percent: 10}, AcceptNodeLoss: true, WarmStart: fromPeer()}},

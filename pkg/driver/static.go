@@ -31,7 +31,7 @@ const (
 
 // staticAttributes are the accepted volumeAttributes of a static volume.
 var staticAttributes = []string{
-	keyPortals, keyIQN, keyLUN, keyBackend, keyTarget, keyOriginPV, keyWithoutFence, keyCacheMode, keyCacheSize, keyMaxCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
+	keyPortals, keyIQN, keyLUN, keyBackend, keyTarget, keyOriginPV, keyWithoutFence, keyCacheMode, keyCacheSize, keyMaxCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyRedundancy, keyMaxDirtyBytes, keyMaxDirtyAge,
 	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline, keyPreload, keyFSType, keyFormat, keyNoReservations, keyAdopt,
 }
 

@@ -148,6 +148,9 @@ func (o *describeOptions) identity(w io.Writer, v *volume, node nodeState) {
 	if v.Spec.AcceptDirtyLoss != "" {
 		asked += ", acceptDirtyLoss " + string(v.Spec.AcceptDirtyLoss)
 	}
+	if v.Spec.Redundancy != "" {
+		asked += ", redundancy " + string(v.Spec.Redundancy)
+	}
 	line(w, "Asked for", "%s", asked+dirtyLimit(v))
 	if v.Spec.Hold != nil {
 		line(w, "Held", "%s", o.held(v))

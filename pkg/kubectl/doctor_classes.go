@@ -33,7 +33,7 @@ func checkClasses(d *diagnosis, f *clusterFacts) {
 // classParameters are the parameters of docs/reference/storageclass.md with the
 // values that are enumerated there.
 var classParameters = map[string][]string{
-	"backend": {"iscsi", "csi"}, "target": nil, "originStorageClass": nil, "withoutFence": {domain.AcceptTwoWriters}, "cacheMode": modes, "acceptDirtyLoss": {"none", "node-loss", "power-loss"}, "fsType": {"ext4", "xfs"}, "provisioning": {"thin", "thick"},
+	"backend": {"iscsi", "csi"}, "target": nil, "originStorageClass": nil, "withoutFence": {domain.AcceptTwoWriters}, "cacheMode": modes, "acceptDirtyLoss": {"none", "node-loss", "power-loss"}, "redundancy": {"none", "mirror"}, "fsType": {"ext4", "xfs"}, "provisioning": {"thin", "thick"},
 	"warmStart": {"peer", "origin", "off"}, "warmStartMethod": {"auto", "clone", "stream"}, "preload": {"none", "all"},
 	"cacheSize": nil, "maxCacheSize": nil, "chunkSize": nil, "maxDirtyBytes": nil, "maxDirtyAge": nil, "warmStartBandwidth": nil, "warmStartDeadline": nil,
 }
@@ -95,6 +95,9 @@ func classProblems(params map[string]string) []string {
 		if value := params[key]; !v1alpha1.CacheMode(mode).TakesWrites() && value != "" && value != "none" {
 			out = append(out, key+" is for cacheMode writeback only")
 		}
+	}
+	if mode == string(v1alpha1.CacheModeNone) && params["redundancy"] == string(v1alpha1.RedundancyMirror) {
+		out = append(out, "cacheMode none takes no redundancy mirror")
 	}
 	if mode == string(v1alpha1.CacheModeNone) && params["cacheSize"] != "" {
 		out = append(out, "cacheMode none takes no cacheSize")

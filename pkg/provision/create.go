@@ -162,6 +162,7 @@ func sameSpec(obj *v1alpha1.CachedVolume, want volume.Spec, kind error) error {
 	}
 	if want.IsStatic() {
 		want.Mode, want.Unsafe, want.Cache, want.MaxCacheBytes, want.AcceptNodeLoss = have.Mode, have.Unsafe, have.Cache, have.MaxCacheBytes, have.AcceptNodeLoss
+		want.Mirror = have.Mirror
 		want.DirtyLimit, want.WarmStart = have.DirtyLimit, have.WarmStart
 	}
 	if want.IsStatic() && want.Origin != nil {

@@ -62,6 +62,9 @@ func setMutable(spec *v1alpha1.CachedVolumeSpec, have, want volume.Spec) {
 	if want.WarmStart != have.WarmStart {
 		spec.WarmStart = records.ObjectWarmStart(want.WarmStart)
 	}
+	if want.Mirror != have.Mirror {
+		spec.Redundancy = records.Redundancy(want)
+	}
 	if want.AcceptNodeLoss != have.AcceptNodeLoss || want.Unsafe != have.Unsafe {
 		spec.AcceptDirtyLoss = cmp.Or(records.Consent(want), v1alpha1.DirtyLossNone)
 	}
@@ -87,7 +90,7 @@ func inEffect(obj *v1alpha1.CachedVolume) error {
 		return nil
 	}
 	switch c.Reason {
-	case v1alpha1.ReasonRejected, v1alpha1.ReasonPoolFull, v1alpha1.ReasonNamespaceShareFull, v1alpha1.ReasonPoolMissing, v1alpha1.ReasonKernelTargetMissing, v1alpha1.ReasonBlockSizeTooLarge:
+	case v1alpha1.ReasonRejected, v1alpha1.ReasonPoolFull, v1alpha1.ReasonNamespaceShareFull, v1alpha1.ReasonPoolMissing, v1alpha1.ReasonKernelTargetMissing, v1alpha1.ReasonBlockSizeTooLarge, v1alpha1.ReasonNotMirrored:
 		return fmt.Errorf("%w: node %s cannot do what is asked for: %s: %s", volume.ErrInvalid, node, c.Reason, c.Message)
 	}
 	return fmt.Errorf("%w: node %s is at it: %s: %s", volume.ErrBusy, node, c.Reason, c.Message)

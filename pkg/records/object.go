@@ -63,7 +63,7 @@ func toObjectSpec(spec volume.Spec) v1alpha1.CachedVolumeSpec {
 		}
 	}
 	out.Parent = objectParent(spec.Parent)
-	out.AcceptDirtyLoss = Consent(spec)
+	out.AcceptDirtyLoss, out.Redundancy = Consent(spec), Redundancy(spec)
 	if spec.Claim != nil {
 		out.ClaimRef = &v1alpha1.ClaimReference{Namespace: spec.Claim.Namespace, Name: spec.Claim.Name}
 	}
@@ -83,6 +83,7 @@ func Spec(obj *v1alpha1.CachedVolume) (volume.Spec, error) {
 		WarmStart:      warmStart(in.WarmStart),
 	}
 	out.SetMode(string(in.CacheMode))
+	out.Mirror = in.Redundancy == v1alpha1.RedundancyMirror
 	if in.CacheSize != "" {
 		size, err := quantity.Size(in.CacheSize)
 		if err != nil {
@@ -127,6 +128,14 @@ func Consent(spec volume.Spec) v1alpha1.DirtyLoss {
 		return v1alpha1.DirtyLossPowerLoss
 	case spec.AcceptNodeLoss:
 		return v1alpha1.DirtyLossNodeLoss
+	}
+	return ""
+}
+
+// Redundancy is spec.redundancy; "" says the same as none.
+func Redundancy(spec volume.Spec) v1alpha1.Redundancy {
+	if spec.Mirror {
+		return v1alpha1.RedundancyMirror
 	}
 	return ""
 }
@@ -267,6 +276,8 @@ func Difference(a, b volume.Spec) string {
 		return "chunkSizeBytes"
 	case a.AcceptNodeLoss != b.AcceptNodeLoss:
 		return "acceptDirtyLoss"
+	case a.Mirror != b.Mirror:
+		return "redundancy"
 	case a.DirtyLimit.Max != b.DirtyLimit.Max:
 		return "maxDirtyBytes"
 	case a.DirtyLimit.Age != b.DirtyLimit.Age:

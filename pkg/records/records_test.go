@@ -334,7 +334,7 @@ func testRoundTrip(t *testing.T, f *fixture) {
 			DirtyLimit:     volume.DirtyLimit{Max: volume.Size{Bytes: 2 << 30}, Age: 90 * time.Second},
 			AcceptNodeLoss: true, Claim: &volume.Claim{Namespace: "ns", Name: "claim"},
 		},
-		"unsafe": {Mode: volume.ModeWriteback, Unsafe: true, AcceptNodeLoss: true, Cache: volume.Size{Percent: 25}},
+		"unsafe": {Mirror: true, Mode: volume.ModeWriteback, Unsafe: true, AcceptNodeLoss: true, Cache: volume.Size{Percent: 25}},
 		"static": {
 			Mode: volume.ModeWritethrough, Cache: volume.Size{Bytes: 5 << 30}, WarmStart: volume.WarmStart{From: volume.WarmOrigin, Preload: true},
 			Static: &volume.ISCSI{Portals: []string{"192.0.2.1:3260", "[2001:db8::1]:3260"}, IQN: "iqn.2003-01.org.example:disk1", LUN: 16383},

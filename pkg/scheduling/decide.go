@@ -15,6 +15,8 @@ const MaxNodes = 32
 type Cache struct {
 	// Bytes is its size; 0 if that is not known.
 	Bytes int64
+	// Mirror is true of one that only a pool with two copies can have.
+	Mirror bool
 	// Owner is the node that has the volume now, or that alone may attach it next
 	// because it may hold dirty blocks (states.md, I2). Empty if there is none.
 	Owner string
@@ -28,6 +30,8 @@ type Pool struct {
 	Node string
 	// Ready is false while the pool cannot hold a cache.
 	Ready bool
+	// Mirror is true of one that keeps two copies.
+	Mirror bool
 	// Free bytes are occupied by nothing, RetainedCache bytes by caches of volumes that
 	// have left the node.
 	Free, RetainedCache int64
@@ -59,10 +63,13 @@ func Prefer(caches []Cache, pools []Pool, w Weights, usable func(node string) bo
 	for node, bytes := range held {
 		byNode[node] = candidate{node: node, warm: part(w.Warm, bytes, total)}
 	}
+	mirror := slices.ContainsFunc(caches, func(c Cache) bool { return c.Mirror })
 	for _, p := range pools {
 		c := byNode[p.Node]
 		c.node, c.space = p.Node, p.Free
-		c.free = room(p, total-held[p.Node], w.Free)
+		if p.Mirror || !mirror {
+			c.free = room(p, total-held[p.Node], w.Free)
+		}
 		byNode[p.Node] = c
 	}
 	nodes := slices.DeleteFunc(slices.Collect(maps.Values(byNode)), func(c candidate) bool { return c.warm == 0 && c.free == 0 || !usable(c.node) })

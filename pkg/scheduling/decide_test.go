@@ -30,6 +30,11 @@ func TestPrefer(t *testing.T) {
 			pools:  []Pool{pool("a", 3, 0), pool("b", 4, 0), pool("c", 100, 0)},
 			want:   []Preference{{20, []string{"b", "c"}}},
 		},
+		"two copies are asked for": {
+			caches: []Cache{{Bytes: 4 * gib, Mirror: true}, {Bytes: gib}},
+			pools:  []Pool{pool("a", 100, 0), {Node: "b", Ready: true, Mirror: true, Free: 5 * gib}, {Node: "c", Mirror: true, Free: 5 * gib}},
+			want:   []Preference{{20, []string{"b"}}},
+		},
 		"a retained cache needs no more room": {
 			caches: []Cache{{Bytes: 4 * gib, RetainedOn: []string{"a"}}},
 			pools:  []Pool{pool("a", 0, 4), pool("b", 4, 0)},

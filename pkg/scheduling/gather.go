@@ -22,6 +22,7 @@ const (
 	keyCacheMode     = "cacheMode"
 	keyCacheSize     = "cacheSize"
 	keyMaxCacheSize  = "maxCacheSize"
+	keyRedundancy    = "redundancy"
 	defaultCacheSize = "10%"
 )
 
@@ -108,7 +109,7 @@ func ofParameters(params map[string]string, capacity int64) *Cache {
 	if params[keyCacheMode] == string(v1alpha1.CacheModeNone) {
 		return nil
 	}
-	return &Cache{Bytes: sizeOf(cmp.Or(params[keyCacheSize], defaultCacheSize), params[keyMaxCacheSize], capacity)}
+	return &Cache{Mirror: params[keyRedundancy] == string(v1alpha1.RedundancyMirror), Bytes: sizeOf(cmp.Or(params[keyCacheSize], defaultCacheSize), params[keyMaxCacheSize], capacity)}
 }
 
 // ofRecord returns the cache of a volume and where it is. The capacity is that of
@@ -118,7 +119,7 @@ func ofRecord(obj *v1alpha1.CachedVolume, capacity int64) *Cache {
 	if obj.Spec.CacheMode == v1alpha1.CacheModeNone && !dirty {
 		return nil
 	}
-	c := &Cache{Bytes: sizeOf(obj.Spec.CacheSize, obj.Spec.MaxCacheSize, cmp.Or(ptr.Deref(obj.Spec.CapacityBytes, 0), capacity))}
+	c := &Cache{Mirror: obj.Spec.Redundancy == v1alpha1.RedundancyMirror, Bytes: sizeOf(obj.Spec.CacheSize, obj.Spec.MaxCacheSize, cmp.Or(ptr.Deref(obj.Spec.CapacityBytes, 0), capacity))}
 	if dirty || obj.Status.Publication == v1alpha1.PublicationPublished {
 		c.Owner = obj.Status.OwnerNode
 	}
@@ -154,7 +155,7 @@ func (g *gatherer) pools(ctx context.Context, namespace string) ([]Pool, error) 
 	for i := range list.Items {
 		p := &list.Items[i]
 		pool := Pool{
-			Node:  p.Name,
+			Node: p.Name, Mirror: p.Spec.Redundancy == v1alpha1.RedundancyMirror,
 			Ready: meta.IsStatusConditionTrue(p.Status.Conditions, v1alpha1.ConditionReady),
 			Free:  p.Status.Free.Value(), RetainedCache: p.Status.Retained.Value(),
 		}

@@ -77,7 +77,7 @@ func TestPoolsOfNamespace(t *testing.T) {
 	}
 	want := []Pool{
 		{Node: "shared", Free: 15 * gib, RetainedCache: 4 * gib},
-		{Node: "twice", Free: 13 * gib},
+		{Node: "twice", Mirror: true, Free: 13 * gib},
 		{Node: "whole", Free: 50 * gib, RetainedCache: 20 * gib},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -183,6 +183,8 @@ type Spec struct {
 	// Unsafe says of writeback that flushes end at the cache (states.md, Dropped flushes). It is
 	// the mode writeback-unsafe, and has the consent to it.
 	Unsafe bool
+	// Mirror asks for a cache with two copies, or none.
+	Mirror bool
 	// DirtyLimit bounds what a writeback cache holds unflushed (I7). It has no effect
 	// in other modes.
 	DirtyLimit DirtyLimit
@@ -317,7 +319,7 @@ type Provisioner interface {
 	// Errors: ErrNotFound, ErrNoSpace, ErrInvalid, ErrBackend.
 	Expand(ctx context.Context, id ID, size int64) (int64, error)
 	// Modify makes of the volume what decide makes of its spec, of which only Mode,
-	// Cache, AcceptNodeLoss, DirtyLimit and WarmStart may change. decide is called again if somebody else
+	// Cache, AcceptNodeLoss, Mirror, DirtyLimit and WarmStart may change. decide is called again if somebody else
 	// has changed the volume meanwhile. On return the change is in effect: on the
 	// record, and on the node where the volume is attached. Errors: ErrNotFound,
 	// ErrBusy while the node is at it, ErrInvalid if decide or the node refuses.

@@ -31,6 +31,8 @@ type Facts struct {
 	// ActivationID and ActivationCount are the last stage, by the tags.
 	ActivationID    string
 	ActivationCount int64
+	// Mirrored is Cache.Mirrored.
+	Mirrored bool
 	// Hydration is true when the logical volume of an unfinished hydration exists.
 	Hydration bool
 }
@@ -60,6 +62,9 @@ type Cache struct {
 	HydrationHave []cachemap.Range
 }
 
+// Mirrored reports whether data and map have two copies each.
+func (c Cache) Mirrored() bool { return c.Data.Mirrored() && c.Meta.Mirrored() }
+
 // Find looks up the cache of id on the SSD. It activates the logical
 // volumes, since only then the superblock can be read.
 func (g *Group) Find(ctx context.Context, id volume.ID) (Cache, error) {
@@ -79,7 +84,7 @@ func (g *Group) Find(ctx context.Context, id volume.ID) (Cache, error) {
 			return c, err
 		}
 	}
-	c.Facts.Apart = g.Apart(c)
+	c.Facts.Apart, c.Facts.Mirrored = g.Apart(c), c.Mirrored()
 	sb, err := g.Stack.ReadSuperblock(c.Meta.DevPath())
 	switch {
 	case errors.Is(err, devmapper.ErrNoSuperblock):

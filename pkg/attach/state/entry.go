@@ -75,6 +75,8 @@ type Entry struct {
 	ChunkSectors uint64 `json:"chunkSectors,omitempty"`
 	DataBytes    int64  `json:"dataBytes,omitempty"`
 	MetaBytes    int64  `json:"metaBytes,omitempty"`
+	// Mirrored is true if both logical volumes of the cache had two copies when it was made, or found.
+	Mirrored bool `json:"mirrored,omitempty"`
 	// Recovered is true of a cache whose map the kernel has open since an unclean stop: each
 	// table that is loaded over it calls every block dirty. It is written if it is false, too: versions
 	// before did not know.
@@ -239,7 +241,7 @@ func (e *Entry) Deny() {
 // Anew is said before a cache that was not used is removed, in whose place the same stage
 // makes another one.
 func (e *Entry) Anew() {
-	e.Activated, e.Clean, e.Prewarm, e.Recovered = false, false, nil, false
+	e.Activated, e.Clean, e.Prewarm, e.Recovered, e.Mirrored = false, false, nil, false, false
 	e.ChunkSectors, e.DataBytes, e.MetaBytes = 0, 0, 0
 }
 

@@ -1,0 +1,98 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/pool"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+func asksMirror(v *volume.Volume) { v.Spec.Mirror = true }
+
+// mirrors is how many logical volumes the volume has, and how many of them have two copies.
+func (d *disk) mirrors() (all, mirrored int) {
+	d.m.t.Helper()
+	lvs, err := d.n.LVM.LVs(d.m.t.Context(), pool.VolumeGroup(nodeName))
+	mustPass(d.m.t, "lvs", err)
+	for _, lv := range lvs {
+		if strings.HasPrefix(lv.Name, string(d.req.ID)+".") {
+			all++
+			if lv.Mirrored() {
+				mirrored++
+			}
+		}
+	}
+	return all, mirrored
+}
+
+// TestKernelMirrorAsked: a volume that asks for a mirror has its cache in one, or none; asked below a pod,
+// what is dirty in a cache of one copy is flushed before that goes.
+func TestKernelMirrorAsked(t *testing.T) {
+	m := newMachine(t)
+	n := m.node(t.TempDir(), onOneSSD())
+	d := m.volume(n, "asked", 128*mib, cached(volume.ModeWriteback, 32*mib))
+	d.req.Block = true
+	d.stage()
+	d.change()
+	data := pattern(5, 4*mib)
+	d.writeDirty(d.device(), data)
+	d.ask(asksMirror)
+	for range 100 {
+		if _, err := n.Change(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if all, _ := d.mirrors(); all == 0 {
+			break
+		}
+	}
+	d.wantReport(v1alpha1.ReasonNotMirrored)
+	rec, err := d.rec.load(d.req.ID)
+	mustPass(t, "record", err)
+	if all, _ := d.mirrors(); all != 0 || rec.Volume.PossiblyDirty || rec.Applied.Reason != v1alpha1.ReasonNotMirrored {
+		t.Errorf("%d logical volumes, possibly dirty %t, applied %+v", all, rec.Volume.PossiblyDirty, rec.Applied)
+	}
+	check(t, d.device(), data, 0)
+	d.wantOrigin("one copy", data)
+	d.unstage()
+	d.stage()
+	d.wantReport(v1alpha1.ReasonNotMirrored)
+	check(t, d.device(), data, 0)
+	d.ask(func(v *volume.Volume) { v.Spec.Mirror = false })
+	d.change()
+	d.wantCache("not asked any more", volume.ModeWriteback, 32*mib)
+	d.unstage()
+	d.remove()
+}
+
+// TestKernelMirrorHad: in a pool that is a mirror such a volume has two copies, and starts warm from them.
+func TestKernelMirrorHad(t *testing.T) {
+	m := newMachine(t)
+	n := m.node(t.TempDir(), v1alpha1.CachePoolSpec{Devices: []string{ssdOne, ssdTwo}, Redundancy: v1alpha1.RedundancyMirror})
+	spec := cached(volume.ModeWriteback, 32*mib)
+	spec.Mirror = true
+	d := m.volume(n, "had", 128*mib, spec)
+	d.req.Block = true
+	data := pattern(6, 4*mib)
+	for round := range 2 {
+		d.stage()
+		d.wantReport(v1alpha1.ReasonCacheActive)
+		d.change()
+		d.wantCache("mirrored", volume.ModeWriteback, 32*mib)
+		if all, mirrored := d.mirrors(); all != 2 || mirrored != 2 {
+			t.Errorf("%d of %d logical volumes have two copies", mirrored, all)
+		}
+		if rec, err := d.rec.load(d.req.ID); err != nil || round == 1 && !strings.Contains(rec.Report.Message, "kept") {
+			t.Errorf("%v, %+v: want a warm start", err, rec.Report)
+		}
+		if round == 0 {
+			d.writeDirty(d.device(), data)
+		}
+		check(t, d.device(), data, 0)
+		d.unstage()
+	}
+	d.remove()
+}
