@@ -26,21 +26,22 @@ func (a *Attacher) startUnsafe(ctx context.Context, e *state.Entry) error {
 		}
 		faultChangeUnsafe.Hit()
 	}
-	if err := a.stack.SetFlushes(ctx, e.ID, false); err != nil {
+	err := a.stack.SetFlushes(ctx, e.ID, false)
+	switch {
+	case !began: // it was told before
+	case err != nil:
 		a.report(ctx, e.ID, volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonFlushesPassed, Warning: true, Message: fmt.Sprintf(
 			"the kernel of node %s does not drop flushes, so that the volume is slower than mode %s asks for: %v", a.Node, volume.ModeWritebackUnsafe, err)})
-		return err
-	}
-	if began {
+	default:
 		a.report(ctx, e.ID, volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonFlushesDropped, Warning: true, Message: fmt.Sprintf(
 			"mode %s on node %s: flushes end at the cache. A loss of power, or a crash of the kernel, loses any write since the last drain, in any order, and may leave a damaged filesystem", volume.ModeWritebackUnsafe, a.Node)})
 	}
-	return nil
+	return err
 }
 
 // endUnsafe makes durable what was not, and lets flushes through from then on.
 func (a *Attacher) endUnsafe(ctx context.Context, e *state.Entry) error {
-	if err := a.stack.SetFlushes(ctx, e.ID, true); err != nil {
+	if err := a.passNow(ctx, e); err != nil {
 		return err
 	}
 	faultChangePassed.Hit()
@@ -63,6 +64,19 @@ func (a *Attacher) endUnsafe(ctx context.Context, e *state.Entry) error {
 // depends on that asks for it.
 func (a *Attacher) passFlushes(ctx context.Context, e *state.Entry) error {
 	if !e.Unsafe {
+		return nil
+	}
+	return a.passNow(ctx, e)
+}
+
+// passNow has a live device pass flushes on, if it does not: a kernel that cannot be told has never
+// dropped one.
+func (a *Attacher) passNow(ctx context.Context, e *state.Entry) error {
+	top, found, err := a.stack.Top(ctx, e.ID)
+	if err != nil || !found {
+		return err
+	}
+	if drops, err := a.stack.DropsFlushes(top); err == nil && !drops {
 		return nil
 	}
 	return a.stack.SetFlushes(ctx, e.ID, true)
