@@ -120,28 +120,11 @@ func testCreate(t *testing.T, c client.Client) {
 		"young dirt":             {change: dirty("2Gi", 9), want: `spec.maxDirtyAgeSeconds: Invalid value: 9: maxDirtyAgeSeconds must be 0 or at least 10`},
 		"old dirt":               {change: dirty("2Gi", 604801), want: `spec.maxDirtyAgeSeconds: Invalid value: 604801: spec.maxDirtyAgeSeconds in body should be less than or equal to 604800`},
 
-		"writeback with consent": {change: func(s *v1alpha1.CachedVolumeSpec) {
-			s.CacheMode, s.AcceptDirtyLoss = v1alpha1.CacheModeWriteback, v1alpha1.DirtyLossNodeLoss
-		}},
-		"writeback without consent": {
-			change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode = v1alpha1.CacheModeWriteback },
-			want:   `spec: Invalid value: cacheMode writeback loses acknowledged writes when a node is lost before they are flushed: acceptDirtyLoss must be node-loss`,
-		},
-		"writeback against the will": {
-			change: func(s *v1alpha1.CachedVolumeSpec) {
-				s.CacheMode, s.AcceptDirtyLoss = v1alpha1.CacheModeWriteback, v1alpha1.DirtyLossNone
-			},
-			want: `spec: Invalid value: cacheMode writeback loses acknowledged writes when a node is lost before they are flushed: acceptDirtyLoss must be node-loss`,
-		},
-		"unsafe with consent": {change: func(s *v1alpha1.CachedVolumeSpec) {
-			s.CacheMode, s.AcceptDirtyLoss = v1alpha1.CacheModeWritebackUnsafe, v1alpha1.DirtyLossPowerLoss
-		}},
-		"unsafe with less consent": {
-			change: func(s *v1alpha1.CachedVolumeSpec) {
-				s.CacheMode, s.AcceptDirtyLoss = v1alpha1.CacheModeWritebackUnsafe, v1alpha1.DirtyLossNodeLoss
-			},
-			want: `spec: Invalid value: cacheMode writeback-unsafe loses writes that the application has flushed, in any order, with the power of a node: acceptDirtyLoss must be power-loss`,
-		},
+		"writeback with consent":     {change: loses(v1alpha1.CacheModeWriteback, v1alpha1.DirtyLossNodeLoss)},
+		"writeback without consent":  {change: loses(v1alpha1.CacheModeWriteback, ""), want: needsNodeLoss},
+		"writeback against the will": {change: loses(v1alpha1.CacheModeWriteback, v1alpha1.DirtyLossNone), want: needsNodeLoss},
+		"unsafe with consent":        {change: loses(v1alpha1.CacheModeWritebackUnsafe, v1alpha1.DirtyLossPowerLoss)},
+		"unsafe with less consent":   {change: loses(v1alpha1.CacheModeWritebackUnsafe, v1alpha1.DirtyLossNodeLoss), want: needsPowerLoss},
 		"none without a size": {change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode, s.CacheSize = v1alpha1.CacheModeNone, "" }},
 		"none with a size":    {change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode = v1alpha1.CacheModeNone }},
 		"a maximum":           {change: func(s *v1alpha1.CachedVolumeSpec) { s.MaxCacheSize = "1.5Gi" }},

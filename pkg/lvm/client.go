@@ -77,7 +77,7 @@ func (v LV) DevNo() string { return fmt.Sprintf("%d:%d", v.Major, v.Minor) }
 func (v LV) DevPath() string { return fmt.Sprintf("/dev/dm-%d", v.Minor) }
 
 // Mirrored reports whether there are two copies, in sync or not (lvmraid(7)).
-func (lv LV) Mirrored() bool { return lv.SegType == "raid1" }
+func (v LV) Mirrored() bool { return v.SegType == "raid1" }
 
 // CreateSpec describes a new logical volume.
 type CreateSpec struct {
