@@ -45,6 +45,9 @@ type Grant struct {
 	Credentials volume.Credentials
 	// Generation is the ownership generation; it is positive.
 	Generation int64
+	// ReadOnly admits the host to read and not to write, beside others that read under the same
+	// generation.
+	ReadOnly bool
 }
 
 // Export is one admission: an initiator that is let in.
@@ -62,6 +65,8 @@ type Export struct {
 	// Username is the name of the account that it logs in with, which is no secret; empty if
 	// there is none, or the server does not tell it (a nearflash-target of an earlier version).
 	Username string
+	// ReadOnly is true of a host that the server does not let write.
+	ReadOnly bool
 }
 
 // Access says who is admitted to a volume.
@@ -158,8 +163,10 @@ type Backend interface {
 	// Export.Initiator, in lower case.
 	AdmittedHosts(ctx context.Context) (map[string]volume.ID, error)
 	// Export admits one initiator and tells the address. Errors:
-	// *StaleGenerationError, ErrInUse while another initiator is admitted,
-	// ErrNotFound.
+	// *StaleGenerationError, ErrInUse while another initiator is admitted, unless both read
+	// alone and under one generation; ErrNotFound; ErrInvalid also for a Grant that is
+	// ReadOnly, of a server that cannot see to that, and for an initiator that is to write under
+	// the generation under which it reads, or the other way round.
 	Export(ctx context.Context, id volume.ID, g Grant) (volume.Source, error)
 	// Unexport ends an admission that Access has told of, and its sessions. It never
 	// ends another one of the same initiator: if that was admitted anew since, nothing

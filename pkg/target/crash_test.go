@@ -11,7 +11,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/target/lio"
 )
 
-// scenario is a volume's life with two owners and two epochs; every call of it is one a
+// scenario is a volume's life with two owners, two readers and two epochs; every call of it is one a
 // controller would repeat until it succeeds.
 func scenario(t *testing.T, svc *target.Service) []func() error {
 	t.Helper()
@@ -20,6 +20,12 @@ func scenario(t *testing.T, svc *target.Service) []func() error {
 	export := func(ctx context.Context, initiator, who string, gen int64) func() error {
 		return func() error {
 			_, err := svc.ExportVolume(ctx, "v1", initiator, account(who), gen)
+			return err
+		}
+	}
+	read := func(initiator, who string) func() error {
+		return func() error {
+			_, err := svc.ExportVolumeReadOnly(later, "v1", initiator, account(who), 5)
 			return err
 		}
 	}
@@ -40,6 +46,11 @@ func scenario(t *testing.T, svc *target.Service) []func() error {
 		func() error { return svc.UnexportVolume(later, "v1", "", "") },
 		export(later, nodeA, "a", 3),
 		export(later, nodeA, "a", 4), // one admission follows another
+		func() error { return svc.UnexportVolume(later, "v1", "", "") },
+		read(nodeA, "a"), read(nodeB, "b"), read(nodeA, "a"),
+		func() error { return svc.UnexportVolume(later, "v1", nodeA, "") },
+		func() error { return svc.UnexportVolume(later, "v1", "", "") },
+		export(later, nodeB, "b", 6),
 		func() error { return svc.UnexportVolume(later, "v1", "", "") },
 		func() error { return svc.DeleteVolume(later, "v1") },
 	}
@@ -68,12 +79,14 @@ func TestKillAnywhere(t *testing.T) {
 			}
 			m.lvm.Step, m.kernel.Step, m.storeStep = step, step, step
 			calls := scenario(t, svc)
-			at, err := 0, error(nil)
+			at, err, twoRead := 0, error(nil), false
 			for ; at < len(calls) && err == nil; at++ {
 				err = calls[at]()
-				if a, b := m.login("v1", nodeA, "a") == nil, m.login("v1", nodeB, "b") == nil; a && b {
-					t.Errorf("stopped at %d: both initiators are let in", stop)
+				a, b := m.login("v1", nodeA, "a") == nil, m.login("v1", nodeB, "b") == nil
+				if writes := m.writable("v1", nodeA) || m.writable("v1", nodeB); a && b && writes {
+					t.Errorf("stopped at %d: both initiators are let in, and one may write", stop)
 				}
+				twoRead = twoRead || a && b
 				checkTargets(t, m, stop)
 			}
 			end()
@@ -82,8 +95,8 @@ func TestKillAnywhere(t *testing.T) {
 				t.Fatalf("stopped at %d: call %d: %v", stop, at-1, err)
 			}
 			if err == nil {
-				if stop < 60 {
-					t.Errorf("only %d changes: the test did not see them", stop)
+				if stop < 60 || !twoRead {
+					t.Errorf("only %d changes, two readers %v: the test did not see them", stop, twoRead)
 				}
 				break
 			}
@@ -110,7 +123,7 @@ func checkRestart(t *testing.T, m *machine, stop, at int) {
 	} else if !errors.Is(err, target.ErrNotFound) {
 		t.Errorf("stopped at %d: %v", stop, err)
 	}
-	checkTargets(t, m, stop, want...)
+	checkTargets(t, m, stop, slices.Compact(want)...) // readers share one
 	for initiator, who := range map[string]string{nodeA: "a", nodeB: "b"} {
 		if err := m.login("v1", initiator, who); (err == nil) != recorded[initiator] {
 			t.Errorf("stopped at %d: %s recorded: %v, login: %v", stop, initiator, recorded[initiator], err)

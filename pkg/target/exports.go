@@ -33,23 +33,35 @@ type Account struct {
 // Errors: *InvalidError, ErrNotFound, *StaleGenerationError, *ExportedError (to
 // another initiator), ErrInProgress.
 func (s *Service) ExportVolume(ctx context.Context, name, initiator string, account Account, generation int64) (Connection, error) {
+	return s.exportTo(ctx, name, exportstate.Export{Initiator: initiator, Username: account.Username, Password: account.Password, Generation: generation})
+}
+
+// ExportVolumeReadOnly is ExportVolume for an initiator that the server does not let
+// write. Others may read beside it, under the same generation (states.md, Readers).
+// Errors: those of ExportVolume; *ExportedError while somebody may write, or reads under
+// another generation.
+func (s *Service) ExportVolumeReadOnly(ctx context.Context, name, initiator string, account Account, generation int64) (Connection, error) {
+	return s.exportTo(ctx, name, exportstate.Export{
+		Initiator: initiator, Username: account.Username, Password: account.Password, Generation: generation, ReadOnly: true,
+	})
+}
+
+// exportTo makes one admission, after a check of what was asked for.
+func (s *Service) exportTo(ctx context.Context, name string, want exportstate.Export) (Connection, error) {
 	if err := checkVolumeName(name); err != nil {
 		return Connection{}, err
 	}
-	initiator, err := normalInitiator(initiator)
-	if err != nil {
+	var err error
+	if want.Initiator, err = normalInitiator(want.Initiator); err != nil {
 		return Connection{}, err
 	}
-	if err := checkCHAP(account.Username, string(account.Password)); err != nil {
+	if err := checkCHAP(want.Username, string(want.Password)); err != nil {
 		return Connection{}, err
 	}
-	if generation <= 0 {
-		return Connection{}, &InvalidError{Field: "generation", Value: strconv.FormatInt(generation, 10), Accepted: "a positive number"}
+	if want.Generation <= 0 {
+		return Connection{}, &InvalidError{Field: "generation", Value: strconv.FormatInt(want.Generation, 10), Accepted: "a positive number"}
 	}
-	want := exportstate.Export{
-		Initiator: initiator, Username: account.Username, Password: account.Password, Generation: generation,
-		Admission: rand.Text(),
-	}
+	want.Admission = rand.Text()
 	return change(ctx, s, name, func(ctx context.Context) (Connection, error) {
 		return s.export(ctx, name, want)
 	})
@@ -67,9 +79,9 @@ func (s *Service) export(ctx context.Context, name string, want exportstate.Expo
 	if err != nil {
 		return Connection{}, err
 	}
-	others := slices.DeleteFunc(rec.Initiators(), func(i string) bool { return i == want.Initiator })
-	if len(others) > 0 {
-		return Connection{}, &ExportedError{Volume: name, Initiators: others}
+	beside, err := admitsBeside(rec, want)
+	if err != nil {
+		return Connection{}, err
 	}
 	// The generation first: from here on the outdated are refused, whatever
 	// becomes of this call.
@@ -90,7 +102,7 @@ func (s *Service) export(ctx context.Context, name string, want exportstate.Expo
 			want.Username, want.Password = e.Username, e.Password // with which it comes back when it is lost
 		}
 	}
-	rec.Exports = []exportstate.Export{want}
+	rec.Exports = append(beside, want)
 	if err := s.store.Save(rec); err != nil {
 		return Connection{}, fmt.Errorf("store exports of volume %s: %w", name, err)
 	}
@@ -100,6 +112,39 @@ func (s *Service) export(ctx context.Context, name string, want exportstate.Expo
 	return Connection{
 		Portals: slices.Clone(s.cfg.Portals), IQN: s.cfg.iqn(name, rec.Target()), LUN: lio.LUN, WWID: lio.WWID(v.Serial()),
 	}, nil
+}
+
+// admitsBeside returns the exports that stay when another initiator is admitted: none, or
+// those of others that read the same content and do not write (states.md, Readers).
+// Errors: *ExportedError, *InvalidError.
+func admitsBeside(rec exportstate.Record, want exportstate.Export) (stay []exportstate.Export, err error) {
+	var against []string
+	for _, e := range rec.Exports {
+		switch {
+		case e.Initiator == want.Initiator && e.Generation == want.Generation && e.ReadOnly != want.ReadOnly:
+			return nil, &InvalidError{
+				Field: "generation", Value: strconv.FormatInt(want.Generation, 10),
+				Accepted: "a larger one: under this one the initiator is admitted " + access(e.ReadOnly) + ", and is to be admitted " + access(want.ReadOnly),
+			}
+		case e.Initiator == want.Initiator:
+		case e.ReadOnly && want.ReadOnly && e.Generation == want.Generation:
+			stay = append(stay, e)
+		default:
+			against = append(against, e.Initiator)
+		}
+	}
+	if len(against) > 0 {
+		return nil, &ExportedError{Volume: rec.Volume, Initiators: against}
+	}
+	return stay, nil
+}
+
+// access says what an admission allows.
+func access(readOnly bool) string {
+	if readOnly {
+		return "to read alone"
+	}
+	return "to write"
 }
 
 // UnexportVolume ends an admission of an initiator, whichever it has if admission is
@@ -202,8 +247,9 @@ func (s *Service) apply(ctx context.Context, v lvol.Volume, rec exportstate.Reco
 		IQN: iqn, Backstore: s.cfg.backstore(v.Name), Device: v.Path, Serial: v.Serial(),
 		Product: volume.LUNProduct(rec.Generation()),
 		// Only a thin volume: there it gives room back and reads as zeros after.
-		Unmap:   v.Thin,
-		Portals: s.cfg.Portals,
+		Unmap:    v.Thin && !rec.ReadOnly(),
+		ReadOnly: rec.ReadOnly(),
+		Portals:  s.cfg.Portals,
 	}
 	for _, e := range rec.Exports {
 		want.ACLs = append(want.ACLs, lio.ACL{Initiator: e.Initiator, Username: e.Username, Password: string(e.Password)})

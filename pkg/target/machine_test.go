@@ -153,6 +153,16 @@ func (m *machine) login(volume, initiator, who string) error {
 	return err
 }
 
+// writable reports whether the kernel lets an initiator write to the volume.
+func (m *machine) writable(volume, initiator string) bool {
+	for _, name := range m.targets(volume) {
+		if m.kernel.Writable(iqnBase+name, initiator) {
+			return true
+		}
+	}
+	return false
+}
+
 // loginTo logs in to a target by its name, as a session of before does for ever.
 func (m *machine) loginTo(name, initiator, who string) error {
 	dev, err := m.kernel.Login(iqnBase+name, portal, initiator, "user", "password-of-"+who)

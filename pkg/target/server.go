@@ -90,6 +90,16 @@ func (s *Server) ExportVolume(ctx context.Context, req *targetpb.ExportVolumeReq
 	return &targetpb.ExportVolumeResponse{Portals: c.Portals, TargetIqn: c.IQN, Lun: c.LUN, Wwid: c.WWID}, nil
 }
 
+// ExportVolumeReadOnly implements targetpb.TargetServer.
+func (s *Server) ExportVolumeReadOnly(ctx context.Context, req *targetpb.ExportVolumeReadOnlyRequest) (*targetpb.ExportVolumeReadOnlyResponse, error) {
+	account := Account{Username: req.GetChapUsername(), Password: exportstate.Secret(req.GetChapPassword())}
+	c, err := s.svc.ExportVolumeReadOnly(ctx, req.GetName(), req.GetInitiatorIqn(), account, req.GetGeneration())
+	if err != nil {
+		return nil, statusFor(err)
+	}
+	return &targetpb.ExportVolumeReadOnlyResponse{Portals: c.Portals, TargetIqn: c.IQN, Lun: c.LUN, Wwid: c.WWID}, nil
+}
+
 // UnexportVolume implements targetpb.TargetServer.
 func (s *Server) UnexportVolume(ctx context.Context, req *targetpb.UnexportVolumeRequest) (*targetpb.UnexportVolumeResponse, error) {
 	if err := s.svc.UnexportVolume(ctx, req.GetName(), req.GetInitiatorIqn(), req.GetAdmission()); err != nil {
@@ -163,6 +173,7 @@ func volumePB(v Volume) *targetpb.Volume {
 	for _, e := range v.Exports {
 		out.Exports = append(out.Exports, &targetpb.Export{
 			InitiatorIqn: e.Initiator, Generation: e.Generation, LoggedIn: e.LoggedIn, Admission: e.Admission, ChapUsername: e.Username,
+			ReadOnly: e.ReadOnly,
 		})
 	}
 	return out

@@ -46,6 +46,8 @@ type Export struct {
 	Admission string
 	// Username is the name of its CHAP account.
 	Username string
+	// ReadOnly is true of one that may not write.
+	ReadOnly bool
 }
 
 // Connection is what an initiator needs to find its LUN.
@@ -212,7 +214,7 @@ func (s *Service) describe(v lvol.Volume) (Volume, error) {
 		if err != nil {
 			return Volume{}, fmt.Errorf("session of %s: %w", e.Initiator, err)
 		}
-		out.Exports = append(out.Exports, Export{Initiator: e.Initiator, Generation: e.Generation, LoggedIn: in, Admission: e.Admission, Username: e.Username})
+		out.Exports = append(out.Exports, Export{Initiator: e.Initiator, Generation: e.Generation, LoggedIn: in, Admission: e.Admission, Username: e.Username, ReadOnly: e.ReadOnly})
 	}
 	return out, nil
 }

@@ -25,6 +25,7 @@ func Conformance(t *testing.T, open func(t *testing.T) backend.Backend, without 
 		"capacity":   conformCapacity,
 		"create":     conformCreate,
 		"export":     conformExport,
+		"readers":    conformReaders,
 		"admission":  conformAdmission,
 		"admitted":   conformAdmitted,
 		"generation": conformGeneration,
@@ -137,6 +138,52 @@ func conformExport(t *testing.T, b backend.Backend) {
 	shutOut(t, b)
 	if access, err = b.Access(t.Context(), "v"); err != nil || access.Generation != 2 || len(access.Exports) > 0 {
 		t.Errorf("access after all were shut out: %+v, %v", access, err)
+	}
+}
+
+// conformReaders: several read the same content, and nobody writes meanwhile.
+func conformReaders(t *testing.T, b backend.Backend) {
+	reader := func(initiator string, generation int64) error {
+		g := Grant(initiator, generation)
+		g.ReadOnly = true
+		_, err := b.Export(t.Context(), "v", g)
+		return err
+	}
+	writer := func(initiator string, generation int64) error {
+		_, err := b.Export(t.Context(), "v", Grant(initiator, generation))
+		return err
+	}
+	must(t, b.Create(t.Context(), "v", backend.Request{SizeBytes: 8 * mib}))
+	must(t, writer(initiatorA, 1))
+	want(t, "reader beside a writer", reader(initiatorB, 2), volume.ErrInUse)
+	want(t, "the writer's own node, as a reader of what it writes", reader(initiatorA, 1), volume.ErrInvalid)
+	shutOut(t, b)
+	for range 2 {
+		must(t, reader(initiatorA, 2))
+		must(t, reader(initiatorB, 2))
+	}
+	access, err := b.Access(t.Context(), "v")
+	must(t, err)
+	if len(access.Exports) != 2 || !access.Exports[0].ReadOnly || !access.Exports[1].ReadOnly || access.Exports[0].Admission == access.Exports[1].Admission || access.Generation != 2 {
+		t.Errorf("two readers are shown as %+v", access)
+	}
+	want(t, "writer beside readers", writer(initiatorA, 3), volume.ErrInUse)
+	want(t, "reader of another generation", reader(initiatorA, 3), volume.ErrInUse)
+	for _, e := range access.Exports {
+		if e.Initiator == initiatorA {
+			must(t, b.Unexport(t.Context(), "v", e))
+		}
+	}
+	if access, err = b.Access(t.Context(), "v"); err != nil || len(access.Exports) != 1 || access.Exports[0].Initiator != initiatorB {
+		t.Errorf("after the end of A's access: %+v, %v", access, err)
+	}
+	want(t, "the last reader, as a writer under its generation", writer(initiatorB, 2), volume.ErrInvalid)
+	want(t, "writer beside a reader", writer(initiatorA, 3), volume.ErrInUse)
+	shutOut(t, b)
+	must(t, writer(initiatorA, 3))
+	var stale *backend.StaleGenerationError
+	if err := reader(initiatorB, 2); !errors.As(err, &stale) {
+		t.Errorf("a reader of what was there before the last writer: %v", err)
 	}
 }
 

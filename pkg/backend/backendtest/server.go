@@ -180,28 +180,43 @@ func (s *Server) Export(ctx context.Context, id volume.ID, g backend.Grant) (vol
 		case g.Generation < v.Access.Generation:
 			return &backend.StaleGenerationError{ID: id, Stored: v.Access.Generation, Requested: g.Generation}
 		}
-		for _, e := range v.Access.Exports {
-			if e.Initiator != initiator {
-				return fmt.Errorf("%w: %s is exported to %s", volume.ErrInUse, id, e.Initiator)
-			}
+		beside, err := admitsBeside(v.Access.Exports, initiator, g)
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, id)
 		}
 		if s.Admitted != nil {
 			s.Admitted(id, g)
 		}
 		s.admissions++
-		next := backend.Export{Initiator: initiator, Generation: g.Generation, Admission: strconv.Itoa(s.admissions), Username: g.Credentials.Username}
+		next := backend.Export{Initiator: initiator, Generation: g.Generation, Admission: strconv.Itoa(s.admissions), Username: g.Credentials.Username, ReadOnly: g.ReadOnly}
 		for _, e := range v.Access.Exports {
-			if e.LoggedIn && e.Generation == g.Generation {
+			if e.Initiator == initiator && e.LoggedIn && e.Generation == g.Generation {
 				next.LoggedIn, next.Username = true, e.Username // a session at work keeps its account
 			}
 		}
-		v.Access = backend.Access{Generation: g.Generation, Exports: []backend.Export{next}}
+		v.Access = backend.Access{Generation: g.Generation, Exports: append(beside, next)}
 		return nil
 	})
 	if err != nil {
 		return volume.Source{}, err
 	}
 	return volume.Source{ISCSI: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.io.nearflash:test:" + string(id)}}, nil
+}
+
+// admitsBeside returns who stays admitted beside one who is to be.
+func admitsBeside(have []backend.Export, initiator string, g backend.Grant) (stay []backend.Export, err error) {
+	for _, e := range have {
+		switch {
+		case e.Initiator == initiator && e.Generation == g.Generation && e.ReadOnly != g.ReadOnly:
+			return nil, fmt.Errorf("%w: %s has the other kind of access under generation %d", volume.ErrInvalid, initiator, g.Generation)
+		case e.Initiator == initiator:
+		case e.ReadOnly && g.ReadOnly && e.Generation == g.Generation:
+			stay = append(stay, e)
+		default:
+			return nil, fmt.Errorf("%w: exported to %s", volume.ErrInUse, e.Initiator)
+		}
+	}
+	return stay, nil
 }
 
 // Unexport implements backend.Backend.

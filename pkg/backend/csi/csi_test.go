@@ -145,7 +145,7 @@ func testConformance(t *testing.T, cfg *rest.Config) {
 		mu.Unlock()
 		f := newFixture(t, cfg, name)
 		return &spoken{Backend: f.b, f: f}
-	}, "account", "capacity", "epoch")
+	}, "account", "capacity", "epoch", "readers")
 }
 
 // node is the node of an initiator name.

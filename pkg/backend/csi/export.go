@@ -21,6 +21,8 @@ func decideExport(id volume.ID, f facts, g backend.Grant) error {
 		return fmt.Errorf("%w: admission to volume %s without a node", volume.ErrInvalid, id)
 	case g.Generation < 1:
 		return fmt.Errorf("%w: admission to volume %s under generation %d: accepted are positive ones", volume.ErrInvalid, id, g.Generation)
+	case g.ReadOnly:
+		return fmt.Errorf("%w: access mode MULTI_NODE_READER_ONLY (ReadOnlyMany) of volume %s: accepted are volumes of nearflash-target; a volume over another CSI driver's is attached to one node", volume.ErrInvalid, id)
 	case f.claim == nil:
 		return fmt.Errorf("%w: the claim of volume %s does not exist", volume.ErrNotFound, id)
 	case g.Generation < f.generation:

@@ -22,6 +22,7 @@ type API interface {
 	GetVolume(ctx context.Context, name string) (targetclient.Volume, error)
 	ListVolumes(ctx context.Context, limit int32, token string) (volumes []targetclient.Volume, next string, err error)
 	ExportVolume(ctx context.Context, req targetclient.ExportRequest) (targetclient.Connection, error)
+	ExportVolumeReadOnly(ctx context.Context, req targetclient.ExportRequest) (targetclient.Connection, error)
 	UnexportVolume(ctx context.Context, name, initiatorIQN, admission string) error
 	Epoch(ctx context.Context) (server, epoch string, err error)
 	SwapEpoch(ctx context.Context, current, next string) error
@@ -94,6 +95,7 @@ func (b *Backend) Access(ctx context.Context, id volume.ID) (backend.Access, err
 	for _, e := range v.Exports {
 		out.Exports = append(out.Exports, backend.Export{
 			Initiator: e.InitiatorIQN, Generation: e.Generation, LoggedIn: e.LoggedIn, Admission: e.Admission, Username: e.CHAPUsername,
+			ReadOnly: e.ReadOnly,
 		})
 	}
 	return out, nil
@@ -121,13 +123,20 @@ func (b *Backend) AdmittedHosts(ctx context.Context) (map[string]volume.ID, erro
 
 // Export implements backend.Backend.
 func (b *Backend) Export(ctx context.Context, id volume.ID, g backend.Grant) (volume.Source, error) {
-	c, err := b.api.ExportVolume(epoch(ctx), targetclient.ExportRequest{
+	export := b.api.ExportVolume
+	if g.ReadOnly {
+		export = b.api.ExportVolumeReadOnly
+	}
+	c, err := export(epoch(ctx), targetclient.ExportRequest{
 		Name:         string(id),
 		InitiatorIQN: g.Initiator,
 		CHAPUsername: g.Credentials.Username,
 		CHAPPassword: g.Credentials.Password,
 		Generation:   g.Generation,
 	})
+	if g.ReadOnly && errors.Is(err, targetclient.ErrUnknownCall) {
+		return volume.Source{}, fmt.Errorf("%w: access mode MULTI_NODE_READER_ONLY (ReadOnlyMany) of volume %s: its nearflash-target is of a version that lets one node have a volume, and to write; upgrade nearflash-target first", volume.ErrInvalid, id)
+	}
 	if err != nil {
 		return volume.Source{}, translate(ctx, id, err)
 	}

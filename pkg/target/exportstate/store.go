@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -20,7 +21,10 @@ import (
 )
 
 const (
-	version  = 1
+	version = 1
+	// versionReaders is that of a record that lets several initiators read.
+	versionReaders = 2
+
 	suffix   = ".json"
 	lockFile = ".lock"
 	// epochFile is no volume's record: those have the suffix.
@@ -51,6 +55,8 @@ type Export struct {
 	// Target is what the target's name has behind the volume's; empty for an export that an
 	// earlier version stored, whose target has the volume's name alone.
 	Target string `json:"target,omitempty"`
+	// ReadOnly is true of one that may not write. All exports of a volume are, or none.
+	ReadOnly bool `json:"readOnly,omitempty"`
 }
 
 // Record is the wanted exports of one volume.
@@ -88,6 +94,20 @@ func (r Record) Target() string {
 		}
 	}
 	return ""
+}
+
+// ReadOnly reports whether those who may log in may not write.
+func (r Record) ReadOnly() bool {
+	return slices.ContainsFunc(r.Exports, func(e Export) bool { return e.ReadOnly })
+}
+
+// format is the version of the record's file. A server of before there were readers, which would
+// let all of them write, refuses the one with readers.
+func (r Record) format() int {
+	if r.ReadOnly() {
+		return versionReaders
+	}
+	return version
 }
 
 // Store is a directory of records. Calls for different volumes may run at the same
@@ -140,9 +160,10 @@ func (s *Store) Load(volume string) (Record, error) {
 		// Not %w: the text of a JSON error may quote the content.
 		return Record{}, fmt.Errorf("state file %s is not valid JSON", s.path(volume))
 	}
-	if r.Version != version || r.Volume != volume {
-		return Record{}, fmt.Errorf("state file %s: version %d of volume %q, want version %d of %q", s.path(volume), r.Version, r.Volume, version, volume)
+	if r.Version != r.format() || r.Volume != volume {
+		return Record{}, fmt.Errorf("state file %s: version %d of volume %q, want version %d of %q", s.path(volume), r.Version, r.Volume, r.format(), volume)
 	}
+	r.Version = version
 	for i := range r.Exports {
 		if e := &r.Exports[i]; e.Admission == "" {
 			// No random name looks like this, so that the next export is another admission.
@@ -172,7 +193,7 @@ func (s *Store) Save(r Record) error {
 	if len(r.Exports) == 0 {
 		return s.Delete(r.Volume)
 	}
-	r.Version = version
+	r.Version = r.format()
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode state of volume %s: %w", r.Volume, err)

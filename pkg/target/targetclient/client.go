@@ -65,6 +65,8 @@ type Export struct {
 	Admission string
 	// CHAPUsername is the name of its account; "" from a server of an earlier version.
 	CHAPUsername string
+	// ReadOnly is true of one that may not write.
+	ReadOnly bool
 }
 
 // ExportRequest asks for an export.
@@ -215,6 +217,18 @@ func (c *Client) ExportVolume(ctx context.Context, req ExportRequest) (Connectio
 	return Connection{Portals: res.GetPortals(), TargetIQN: res.GetTargetIqn(), LUN: res.GetLun(), WWID: res.GetWwid()}, nil
 }
 
+// ExportVolumeReadOnly lets one initiator more log in, which may not write, and says where.
+// Errors: those of ExportVolume; ErrUnknownCall from a server of an earlier version.
+func (c *Client) ExportVolumeReadOnly(ctx context.Context, req ExportRequest) (Connection, error) {
+	res, err := c.api.ExportVolumeReadOnly(ctx, &targetpb.ExportVolumeReadOnlyRequest{
+		Name: req.Name, InitiatorIqn: req.InitiatorIQN, ChapUsername: req.CHAPUsername, ChapPassword: req.CHAPPassword, Generation: req.Generation,
+	})
+	if err != nil {
+		return Connection{}, wrap("export volume read-only", req.Name, err)
+	}
+	return Connection{Portals: res.GetPortals(), TargetIQN: res.GetTargetIqn(), LUN: res.GetLun(), WWID: res.GetWwid()}, nil
+}
+
 // UnexportVolume ends an admission of an initiator, whichever it has if admission is
 // empty, or everybody's if initiatorIQN is empty, and cuts the sessions. What is not
 // exported, was exported anew since, or does not exist is not an error.
@@ -280,7 +294,7 @@ func volume(v *targetpb.Volume) Volume {
 	for _, e := range v.GetExports() {
 		out.Exports = append(out.Exports, Export{
 			InitiatorIQN: e.GetInitiatorIqn(), Generation: e.GetGeneration(), LoggedIn: e.GetLoggedIn(), Admission: e.GetAdmission(),
-			CHAPUsername: e.GetChapUsername(),
+			CHAPUsername: e.GetChapUsername(), ReadOnly: e.GetReadOnly(),
 		})
 	}
 	return out

@@ -263,7 +263,9 @@ type Export struct {
 	// initiator and generation.
 	Admission string `protobuf:"bytes,4,opt,name=admission,proto3" json:"admission,omitempty"`
 	// The name of its CHAP account, which is no secret.
-	ChapUsername  string `protobuf:"bytes,5,opt,name=chap_username,json=chapUsername,proto3" json:"chap_username,omitempty"`
+	ChapUsername string `protobuf:"bytes,5,opt,name=chap_username,json=chapUsername,proto3" json:"chap_username,omitempty"`
+	// The server lets it read and not write.
+	ReadOnly      bool `protobuf:"varint,6,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -331,6 +333,13 @@ func (x *Export) GetChapUsername() string {
 		return x.ChapUsername
 	}
 	return ""
+}
+
+func (x *Export) GetReadOnly() bool {
+	if x != nil {
+		return x.ReadOnly
+	}
+	return false
 }
 
 type CreateVolumeRequest struct {
@@ -956,6 +965,154 @@ func (x *ExportVolumeResponse) GetWwid() string {
 	return ""
 }
 
+type ExportVolumeReadOnlyRequest struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Name         string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	InitiatorIqn string                 `protobuf:"bytes,2,opt,name=initiator_iqn,json=initiatorIqn,proto3" json:"initiator_iqn,omitempty"`
+	ChapUsername string                 `protobuf:"bytes,3,opt,name=chap_username,json=chapUsername,proto3" json:"chap_username,omitempty"`
+	// 12 to 255 printable ASCII characters without blanks.
+	ChapPassword string `protobuf:"bytes,4,opt,name=chap_password,json=chapPassword,proto3" json:"chap_password,omitempty"`
+	// Positive; never smaller than one used before, and the same for all that read.
+	Generation    int64 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportVolumeReadOnlyRequest) Reset() {
+	*x = ExportVolumeReadOnlyRequest{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportVolumeReadOnlyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportVolumeReadOnlyRequest) ProtoMessage() {}
+
+func (x *ExportVolumeReadOnlyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportVolumeReadOnlyRequest.ProtoReflect.Descriptor instead.
+func (*ExportVolumeReadOnlyRequest) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ExportVolumeReadOnlyRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExportVolumeReadOnlyRequest) GetInitiatorIqn() string {
+	if x != nil {
+		return x.InitiatorIqn
+	}
+	return ""
+}
+
+func (x *ExportVolumeReadOnlyRequest) GetChapUsername() string {
+	if x != nil {
+		return x.ChapUsername
+	}
+	return ""
+}
+
+func (x *ExportVolumeReadOnlyRequest) GetChapPassword() string {
+	if x != nil {
+		return x.ChapPassword
+	}
+	return ""
+}
+
+func (x *ExportVolumeReadOnlyRequest) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+type ExportVolumeReadOnlyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ip:port, IPv6 in brackets.
+	Portals   []string `protobuf:"bytes,1,rep,name=portals,proto3" json:"portals,omitempty"`
+	TargetIqn string   `protobuf:"bytes,2,opt,name=target_iqn,json=targetIqn,proto3" json:"target_iqn,omitempty"`
+	Lun       int32    `protobuf:"varint,3,opt,name=lun,proto3" json:"lun,omitempty"`
+	// Identity of the LUN as the initiator's sysfs shows it in `wwid`.
+	Wwid          string `protobuf:"bytes,4,opt,name=wwid,proto3" json:"wwid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportVolumeReadOnlyResponse) Reset() {
+	*x = ExportVolumeReadOnlyResponse{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportVolumeReadOnlyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportVolumeReadOnlyResponse) ProtoMessage() {}
+
+func (x *ExportVolumeReadOnlyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportVolumeReadOnlyResponse.ProtoReflect.Descriptor instead.
+func (*ExportVolumeReadOnlyResponse) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ExportVolumeReadOnlyResponse) GetPortals() []string {
+	if x != nil {
+		return x.Portals
+	}
+	return nil
+}
+
+func (x *ExportVolumeReadOnlyResponse) GetTargetIqn() string {
+	if x != nil {
+		return x.TargetIqn
+	}
+	return ""
+}
+
+func (x *ExportVolumeReadOnlyResponse) GetLun() int32 {
+	if x != nil {
+		return x.Lun
+	}
+	return 0
+}
+
+func (x *ExportVolumeReadOnlyResponse) GetWwid() string {
+	if x != nil {
+		return x.Wwid
+	}
+	return ""
+}
+
 type UnexportVolumeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -971,7 +1128,7 @@ type UnexportVolumeRequest struct {
 
 func (x *UnexportVolumeRequest) Reset() {
 	*x = UnexportVolumeRequest{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[14]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +1140,7 @@ func (x *UnexportVolumeRequest) String() string {
 func (*UnexportVolumeRequest) ProtoMessage() {}
 
 func (x *UnexportVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[14]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1153,7 @@ func (x *UnexportVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnexportVolumeRequest.ProtoReflect.Descriptor instead.
 func (*UnexportVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{14}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *UnexportVolumeRequest) GetName() string {
@@ -1028,7 +1185,7 @@ type UnexportVolumeResponse struct {
 
 func (x *UnexportVolumeResponse) Reset() {
 	*x = UnexportVolumeResponse{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[15]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1197,7 @@ func (x *UnexportVolumeResponse) String() string {
 func (*UnexportVolumeResponse) ProtoMessage() {}
 
 func (x *UnexportVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[15]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1210,7 @@ func (x *UnexportVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnexportVolumeResponse.ProtoReflect.Descriptor instead.
 func (*UnexportVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{15}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{17}
 }
 
 type Snapshot struct {
@@ -1078,7 +1235,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[16]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1090,7 +1247,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[16]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1103,7 +1260,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{16}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Snapshot) GetName() string {
@@ -1183,7 +1340,7 @@ type CreateSnapshotRequest struct {
 
 func (x *CreateSnapshotRequest) Reset() {
 	*x = CreateSnapshotRequest{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[17]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1352,7 @@ func (x *CreateSnapshotRequest) String() string {
 func (*CreateSnapshotRequest) ProtoMessage() {}
 
 func (x *CreateSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[17]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1365,7 @@ func (x *CreateSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*CreateSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{17}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CreateSnapshotRequest) GetName() string {
@@ -1248,7 +1405,7 @@ type CreateSnapshotResponse struct {
 
 func (x *CreateSnapshotResponse) Reset() {
 	*x = CreateSnapshotResponse{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[18]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1417,7 @@ func (x *CreateSnapshotResponse) String() string {
 func (*CreateSnapshotResponse) ProtoMessage() {}
 
 func (x *CreateSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[18]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1430,7 @@ func (x *CreateSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*CreateSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{18}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CreateSnapshotResponse) GetSnapshot() *Snapshot {
@@ -1292,7 +1449,7 @@ type GetSnapshotRequest struct {
 
 func (x *GetSnapshotRequest) Reset() {
 	*x = GetSnapshotRequest{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[19]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1304,7 +1461,7 @@ func (x *GetSnapshotRequest) String() string {
 func (*GetSnapshotRequest) ProtoMessage() {}
 
 func (x *GetSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[19]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1317,7 +1474,7 @@ func (x *GetSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*GetSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{19}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetSnapshotRequest) GetName() string {
@@ -1336,7 +1493,7 @@ type GetSnapshotResponse struct {
 
 func (x *GetSnapshotResponse) Reset() {
 	*x = GetSnapshotResponse{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[20]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1348,7 +1505,7 @@ func (x *GetSnapshotResponse) String() string {
 func (*GetSnapshotResponse) ProtoMessage() {}
 
 func (x *GetSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[20]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +1518,7 @@ func (x *GetSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*GetSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{20}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetSnapshotResponse) GetSnapshot() *Snapshot {
@@ -1382,7 +1539,7 @@ type AcceptSnapshotRequest struct {
 
 func (x *AcceptSnapshotRequest) Reset() {
 	*x = AcceptSnapshotRequest{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[21]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1394,7 +1551,7 @@ func (x *AcceptSnapshotRequest) String() string {
 func (*AcceptSnapshotRequest) ProtoMessage() {}
 
 func (x *AcceptSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[21]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1407,7 +1564,7 @@ func (x *AcceptSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*AcceptSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{21}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AcceptSnapshotRequest) GetName() string {
@@ -1432,7 +1589,7 @@ type AcceptSnapshotResponse struct {
 
 func (x *AcceptSnapshotResponse) Reset() {
 	*x = AcceptSnapshotResponse{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[22]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +1601,7 @@ func (x *AcceptSnapshotResponse) String() string {
 func (*AcceptSnapshotResponse) ProtoMessage() {}
 
 func (x *AcceptSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[22]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +1614,7 @@ func (x *AcceptSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*AcceptSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{22}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{24}
 }
 
 type DeleteSnapshotRequest struct {
@@ -1472,7 +1629,7 @@ type DeleteSnapshotRequest struct {
 
 func (x *DeleteSnapshotRequest) Reset() {
 	*x = DeleteSnapshotRequest{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[23]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1484,7 +1641,7 @@ func (x *DeleteSnapshotRequest) String() string {
 func (*DeleteSnapshotRequest) ProtoMessage() {}
 
 func (x *DeleteSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[23]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1497,7 +1654,7 @@ func (x *DeleteSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{23}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeleteSnapshotRequest) GetName() string {
@@ -1522,7 +1679,7 @@ type DeleteSnapshotResponse struct {
 
 func (x *DeleteSnapshotResponse) Reset() {
 	*x = DeleteSnapshotResponse{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[24]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1534,7 +1691,7 @@ func (x *DeleteSnapshotResponse) String() string {
 func (*DeleteSnapshotResponse) ProtoMessage() {}
 
 func (x *DeleteSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[24]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1547,7 +1704,7 @@ func (x *DeleteSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{24}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{26}
 }
 
 type ListSnapshotsRequest struct {
@@ -1562,7 +1719,7 @@ type ListSnapshotsRequest struct {
 
 func (x *ListSnapshotsRequest) Reset() {
 	*x = ListSnapshotsRequest{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[25]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1574,7 +1731,7 @@ func (x *ListSnapshotsRequest) String() string {
 func (*ListSnapshotsRequest) ProtoMessage() {}
 
 func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[25]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1587,7 +1744,7 @@ func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*ListSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{25}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListSnapshotsRequest) GetMaxEntries() int32 {
@@ -1615,7 +1772,7 @@ type ListSnapshotsResponse struct {
 
 func (x *ListSnapshotsResponse) Reset() {
 	*x = ListSnapshotsResponse{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[26]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1627,7 +1784,7 @@ func (x *ListSnapshotsResponse) String() string {
 func (*ListSnapshotsResponse) ProtoMessage() {}
 
 func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[26]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1640,7 +1797,7 @@ func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*ListSnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{26}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListSnapshotsResponse) GetSnapshots() []*Snapshot {
@@ -1670,7 +1827,7 @@ type CreateVolumeFromSnapshotRequest struct {
 
 func (x *CreateVolumeFromSnapshotRequest) Reset() {
 	*x = CreateVolumeFromSnapshotRequest{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[27]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1682,7 +1839,7 @@ func (x *CreateVolumeFromSnapshotRequest) String() string {
 func (*CreateVolumeFromSnapshotRequest) ProtoMessage() {}
 
 func (x *CreateVolumeFromSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[27]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1695,7 +1852,7 @@ func (x *CreateVolumeFromSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVolumeFromSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*CreateVolumeFromSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{27}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CreateVolumeFromSnapshotRequest) GetName() string {
@@ -1735,7 +1892,7 @@ type CreateVolumeFromSnapshotResponse struct {
 
 func (x *CreateVolumeFromSnapshotResponse) Reset() {
 	*x = CreateVolumeFromSnapshotResponse{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[28]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1747,7 +1904,7 @@ func (x *CreateVolumeFromSnapshotResponse) String() string {
 func (*CreateVolumeFromSnapshotResponse) ProtoMessage() {}
 
 func (x *CreateVolumeFromSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[28]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1760,7 +1917,7 @@ func (x *CreateVolumeFromSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVolumeFromSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*CreateVolumeFromSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{28}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CreateVolumeFromSnapshotResponse) GetVolume() *Volume {
@@ -1778,7 +1935,7 @@ type GetEpochRequest struct {
 
 func (x *GetEpochRequest) Reset() {
 	*x = GetEpochRequest{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[29]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1790,7 +1947,7 @@ func (x *GetEpochRequest) String() string {
 func (*GetEpochRequest) ProtoMessage() {}
 
 func (x *GetEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[29]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1803,7 +1960,7 @@ func (x *GetEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetEpochRequest.ProtoReflect.Descriptor instead.
 func (*GetEpochRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{29}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{31}
 }
 
 type GetEpochResponse struct {
@@ -1817,7 +1974,7 @@ type GetEpochResponse struct {
 
 func (x *GetEpochResponse) Reset() {
 	*x = GetEpochResponse{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[30]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1829,7 +1986,7 @@ func (x *GetEpochResponse) String() string {
 func (*GetEpochResponse) ProtoMessage() {}
 
 func (x *GetEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[30]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1842,7 +1999,7 @@ func (x *GetEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetEpochResponse.ProtoReflect.Descriptor instead.
 func (*GetEpochResponse) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{30}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetEpochResponse) GetServerId() string {
@@ -1871,7 +2028,7 @@ type SwapEpochRequest struct {
 
 func (x *SwapEpochRequest) Reset() {
 	*x = SwapEpochRequest{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[31]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1883,7 +2040,7 @@ func (x *SwapEpochRequest) String() string {
 func (*SwapEpochRequest) ProtoMessage() {}
 
 func (x *SwapEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[31]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1896,7 +2053,7 @@ func (x *SwapEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwapEpochRequest.ProtoReflect.Descriptor instead.
 func (*SwapEpochRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{31}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SwapEpochRequest) GetCurrent() string {
@@ -1921,7 +2078,7 @@ type SwapEpochResponse struct {
 
 func (x *SwapEpochResponse) Reset() {
 	*x = SwapEpochResponse{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[32]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1933,7 +2090,7 @@ func (x *SwapEpochResponse) String() string {
 func (*SwapEpochResponse) ProtoMessage() {}
 
 func (x *SwapEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[32]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1946,7 +2103,7 @@ func (x *SwapEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwapEpochResponse.ProtoReflect.Descriptor instead.
 func (*SwapEpochResponse) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{32}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{34}
 }
 
 type GetCapacityRequest struct {
@@ -1958,7 +2115,7 @@ type GetCapacityRequest struct {
 
 func (x *GetCapacityRequest) Reset() {
 	*x = GetCapacityRequest{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[33]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1970,7 +2127,7 @@ func (x *GetCapacityRequest) String() string {
 func (*GetCapacityRequest) ProtoMessage() {}
 
 func (x *GetCapacityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[33]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1983,7 +2140,7 @@ func (x *GetCapacityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCapacityRequest.ProtoReflect.Descriptor instead.
 func (*GetCapacityRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{33}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GetCapacityRequest) GetProvisioning() Provisioning {
@@ -2011,7 +2168,7 @@ type GetCapacityResponse struct {
 
 func (x *GetCapacityResponse) Reset() {
 	*x = GetCapacityResponse{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[34]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2023,7 +2180,7 @@ func (x *GetCapacityResponse) String() string {
 func (*GetCapacityResponse) ProtoMessage() {}
 
 func (x *GetCapacityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[34]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2036,7 +2193,7 @@ func (x *GetCapacityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCapacityResponse.ProtoReflect.Descriptor instead.
 func (*GetCapacityResponse) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{34}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetCapacityResponse) GetAvailableBytes() int64 {
@@ -2082,7 +2239,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[35]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2094,7 +2251,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[35]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2107,7 +2264,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{35}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{37}
 }
 
 type HealthResponse struct {
@@ -2123,7 +2280,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[36]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2135,7 +2292,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[36]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2148,7 +2305,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{36}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *HealthResponse) GetHealthy() bool {
@@ -2190,7 +2347,7 @@ type StaleGeneration struct {
 
 func (x *StaleGeneration) Reset() {
 	*x = StaleGeneration{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[37]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2202,7 +2359,7 @@ func (x *StaleGeneration) String() string {
 func (*StaleGeneration) ProtoMessage() {}
 
 func (x *StaleGeneration) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[37]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2215,7 +2372,7 @@ func (x *StaleGeneration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StaleGeneration.ProtoReflect.Descriptor instead.
 func (*StaleGeneration) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{37}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StaleGeneration) GetStoredGeneration() int64 {
@@ -2242,7 +2399,7 @@ type EpochMismatch struct {
 
 func (x *EpochMismatch) Reset() {
 	*x = EpochMismatch{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[38]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2254,7 +2411,7 @@ func (x *EpochMismatch) String() string {
 func (*EpochMismatch) ProtoMessage() {}
 
 func (x *EpochMismatch) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[38]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2267,7 +2424,7 @@ func (x *EpochMismatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochMismatch.ProtoReflect.Descriptor instead.
 func (*EpochMismatch) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{38}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *EpochMismatch) GetEpoch() string {
@@ -2287,7 +2444,7 @@ type VolumeExported struct {
 
 func (x *VolumeExported) Reset() {
 	*x = VolumeExported{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[39]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2299,7 +2456,7 @@ func (x *VolumeExported) String() string {
 func (*VolumeExported) ProtoMessage() {}
 
 func (x *VolumeExported) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[39]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2312,7 +2469,7 @@ func (x *VolumeExported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeExported.ProtoReflect.Descriptor instead.
 func (*VolumeExported) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{39}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *VolumeExported) GetInitiators() []string {
@@ -2335,7 +2492,7 @@ type InvalidField struct {
 
 func (x *InvalidField) Reset() {
 	*x = InvalidField{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[40]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2347,7 +2504,7 @@ func (x *InvalidField) String() string {
 func (*InvalidField) ProtoMessage() {}
 
 func (x *InvalidField) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[40]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2360,7 +2517,7 @@ func (x *InvalidField) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvalidField.ProtoReflect.Descriptor instead.
 func (*InvalidField) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{40}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *InvalidField) GetField() string {
@@ -2421,7 +2578,7 @@ const file_pkg_target_targetpb_target_proto_rawDesc = "" +
 	"\n" +
 	"used_bytes\x18\a \x01(\x03R\tusedBytes\x12\x12\n" +
 	"\x04wwid\x18\b \x01(\tR\x04wwid\x12\x1a\n" +
-	"\bsnapshot\x18\t \x01(\tR\bsnapshot\"\xad\x01\n" +
+	"\bsnapshot\x18\t \x01(\tR\bsnapshot\"\xca\x01\n" +
 	"\x06Export\x12#\n" +
 	"\rinitiator_iqn\x18\x01 \x01(\tR\finitiatorIqn\x12\x1e\n" +
 	"\n" +
@@ -2429,7 +2586,8 @@ const file_pkg_target_targetpb_target_proto_rawDesc = "" +
 	"generation\x12\x1b\n" +
 	"\tlogged_in\x18\x03 \x01(\bR\bloggedIn\x12\x1c\n" +
 	"\tadmission\x18\x04 \x01(\tR\tadmission\x12#\n" +
-	"\rchap_username\x18\x05 \x01(\tR\fchapUsername\"\x8f\x01\n" +
+	"\rchap_username\x18\x05 \x01(\tR\fchapUsername\x12\x1b\n" +
+	"\tread_only\x18\x06 \x01(\bR\breadOnly\"\x8f\x01\n" +
 	"\x13CreateVolumeRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -2468,6 +2626,20 @@ const file_pkg_target_targetpb_target_proto_rawDesc = "" +
 	"generation\x18\x05 \x01(\x03R\n" +
 	"generation\"u\n" +
 	"\x14ExportVolumeResponse\x12\x18\n" +
+	"\aportals\x18\x01 \x03(\tR\aportals\x12\x1d\n" +
+	"\n" +
+	"target_iqn\x18\x02 \x01(\tR\ttargetIqn\x12\x10\n" +
+	"\x03lun\x18\x03 \x01(\x05R\x03lun\x12\x12\n" +
+	"\x04wwid\x18\x04 \x01(\tR\x04wwid\"\xc6\x01\n" +
+	"\x1bExportVolumeReadOnlyRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
+	"\rinitiator_iqn\x18\x02 \x01(\tR\finitiatorIqn\x12#\n" +
+	"\rchap_username\x18\x03 \x01(\tR\fchapUsername\x12)\n" +
+	"\rchap_password\x18\x04 \x01(\tB\x04\x98\xdb\x18\x01R\fchapPassword\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x05 \x01(\x03R\n" +
+	"generation\"}\n" +
+	"\x1cExportVolumeReadOnlyResponse\x12\x18\n" +
 	"\aportals\x18\x01 \x03(\tR\aportals\x12\x1d\n" +
 	"\n" +
 	"target_iqn\x18\x02 \x01(\tR\ttargetIqn\x12\x10\n" +
@@ -2574,14 +2746,15 @@ const file_pkg_target_targetpb_target_proto_rawDesc = "" +
 	"\x18VOLUME_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12VOLUME_STATE_READY\x10\x01\x12\x19\n" +
 	"\x15VOLUME_STATE_CREATING\x10\x02\x12\x19\n" +
-	"\x15VOLUME_STATE_DELETING\x10\x032\xc4\r\n" +
+	"\x15VOLUME_STATE_DELETING\x10\x032\xc1\x0e\n" +
 	"\x06Target\x12c\n" +
 	"\fCreateVolume\x12(.nearflash.target.v1.CreateVolumeRequest\x1a).nearflash.target.v1.CreateVolumeResponse\x12c\n" +
 	"\fDeleteVolume\x12(.nearflash.target.v1.DeleteVolumeRequest\x1a).nearflash.target.v1.DeleteVolumeResponse\x12c\n" +
 	"\fExpandVolume\x12(.nearflash.target.v1.ExpandVolumeRequest\x1a).nearflash.target.v1.ExpandVolumeResponse\x12`\n" +
 	"\vListVolumes\x12'.nearflash.target.v1.ListVolumesRequest\x1a(.nearflash.target.v1.ListVolumesResponse\x12Z\n" +
 	"\tGetVolume\x12%.nearflash.target.v1.GetVolumeRequest\x1a&.nearflash.target.v1.GetVolumeResponse\x12c\n" +
-	"\fExportVolume\x12(.nearflash.target.v1.ExportVolumeRequest\x1a).nearflash.target.v1.ExportVolumeResponse\x12i\n" +
+	"\fExportVolume\x12(.nearflash.target.v1.ExportVolumeRequest\x1a).nearflash.target.v1.ExportVolumeResponse\x12{\n" +
+	"\x14ExportVolumeReadOnly\x120.nearflash.target.v1.ExportVolumeReadOnlyRequest\x1a1.nearflash.target.v1.ExportVolumeReadOnlyResponse\x12i\n" +
 	"\x0eUnexportVolume\x12*.nearflash.target.v1.UnexportVolumeRequest\x1a+.nearflash.target.v1.UnexportVolumeResponse\x12i\n" +
 	"\x0eCreateSnapshot\x12*.nearflash.target.v1.CreateSnapshotRequest\x1a+.nearflash.target.v1.CreateSnapshotResponse\x12`\n" +
 	"\vGetSnapshot\x12'.nearflash.target.v1.GetSnapshotRequest\x1a(.nearflash.target.v1.GetSnapshotResponse\x12i\n" +
@@ -2608,7 +2781,7 @@ func file_pkg_target_targetpb_target_proto_rawDescGZIP() []byte {
 }
 
 var file_pkg_target_targetpb_target_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_pkg_target_targetpb_target_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_pkg_target_targetpb_target_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_pkg_target_targetpb_target_proto_goTypes = []any{
 	(Provisioning)(0),                        // 0: nearflash.target.v1.Provisioning
 	(VolumeState)(0),                         // 1: nearflash.target.v1.VolumeState
@@ -2626,35 +2799,37 @@ var file_pkg_target_targetpb_target_proto_goTypes = []any{
 	(*GetVolumeResponse)(nil),                // 13: nearflash.target.v1.GetVolumeResponse
 	(*ExportVolumeRequest)(nil),              // 14: nearflash.target.v1.ExportVolumeRequest
 	(*ExportVolumeResponse)(nil),             // 15: nearflash.target.v1.ExportVolumeResponse
-	(*UnexportVolumeRequest)(nil),            // 16: nearflash.target.v1.UnexportVolumeRequest
-	(*UnexportVolumeResponse)(nil),           // 17: nearflash.target.v1.UnexportVolumeResponse
-	(*Snapshot)(nil),                         // 18: nearflash.target.v1.Snapshot
-	(*CreateSnapshotRequest)(nil),            // 19: nearflash.target.v1.CreateSnapshotRequest
-	(*CreateSnapshotResponse)(nil),           // 20: nearflash.target.v1.CreateSnapshotResponse
-	(*GetSnapshotRequest)(nil),               // 21: nearflash.target.v1.GetSnapshotRequest
-	(*GetSnapshotResponse)(nil),              // 22: nearflash.target.v1.GetSnapshotResponse
-	(*AcceptSnapshotRequest)(nil),            // 23: nearflash.target.v1.AcceptSnapshotRequest
-	(*AcceptSnapshotResponse)(nil),           // 24: nearflash.target.v1.AcceptSnapshotResponse
-	(*DeleteSnapshotRequest)(nil),            // 25: nearflash.target.v1.DeleteSnapshotRequest
-	(*DeleteSnapshotResponse)(nil),           // 26: nearflash.target.v1.DeleteSnapshotResponse
-	(*ListSnapshotsRequest)(nil),             // 27: nearflash.target.v1.ListSnapshotsRequest
-	(*ListSnapshotsResponse)(nil),            // 28: nearflash.target.v1.ListSnapshotsResponse
-	(*CreateVolumeFromSnapshotRequest)(nil),  // 29: nearflash.target.v1.CreateVolumeFromSnapshotRequest
-	(*CreateVolumeFromSnapshotResponse)(nil), // 30: nearflash.target.v1.CreateVolumeFromSnapshotResponse
-	(*GetEpochRequest)(nil),                  // 31: nearflash.target.v1.GetEpochRequest
-	(*GetEpochResponse)(nil),                 // 32: nearflash.target.v1.GetEpochResponse
-	(*SwapEpochRequest)(nil),                 // 33: nearflash.target.v1.SwapEpochRequest
-	(*SwapEpochResponse)(nil),                // 34: nearflash.target.v1.SwapEpochResponse
-	(*GetCapacityRequest)(nil),               // 35: nearflash.target.v1.GetCapacityRequest
-	(*GetCapacityResponse)(nil),              // 36: nearflash.target.v1.GetCapacityResponse
-	(*HealthRequest)(nil),                    // 37: nearflash.target.v1.HealthRequest
-	(*HealthResponse)(nil),                   // 38: nearflash.target.v1.HealthResponse
-	(*StaleGeneration)(nil),                  // 39: nearflash.target.v1.StaleGeneration
-	(*EpochMismatch)(nil),                    // 40: nearflash.target.v1.EpochMismatch
-	(*VolumeExported)(nil),                   // 41: nearflash.target.v1.VolumeExported
-	(*InvalidField)(nil),                     // 42: nearflash.target.v1.InvalidField
-	(*timestamppb.Timestamp)(nil),            // 43: google.protobuf.Timestamp
-	(*descriptorpb.FieldOptions)(nil),        // 44: google.protobuf.FieldOptions
+	(*ExportVolumeReadOnlyRequest)(nil),      // 16: nearflash.target.v1.ExportVolumeReadOnlyRequest
+	(*ExportVolumeReadOnlyResponse)(nil),     // 17: nearflash.target.v1.ExportVolumeReadOnlyResponse
+	(*UnexportVolumeRequest)(nil),            // 18: nearflash.target.v1.UnexportVolumeRequest
+	(*UnexportVolumeResponse)(nil),           // 19: nearflash.target.v1.UnexportVolumeResponse
+	(*Snapshot)(nil),                         // 20: nearflash.target.v1.Snapshot
+	(*CreateSnapshotRequest)(nil),            // 21: nearflash.target.v1.CreateSnapshotRequest
+	(*CreateSnapshotResponse)(nil),           // 22: nearflash.target.v1.CreateSnapshotResponse
+	(*GetSnapshotRequest)(nil),               // 23: nearflash.target.v1.GetSnapshotRequest
+	(*GetSnapshotResponse)(nil),              // 24: nearflash.target.v1.GetSnapshotResponse
+	(*AcceptSnapshotRequest)(nil),            // 25: nearflash.target.v1.AcceptSnapshotRequest
+	(*AcceptSnapshotResponse)(nil),           // 26: nearflash.target.v1.AcceptSnapshotResponse
+	(*DeleteSnapshotRequest)(nil),            // 27: nearflash.target.v1.DeleteSnapshotRequest
+	(*DeleteSnapshotResponse)(nil),           // 28: nearflash.target.v1.DeleteSnapshotResponse
+	(*ListSnapshotsRequest)(nil),             // 29: nearflash.target.v1.ListSnapshotsRequest
+	(*ListSnapshotsResponse)(nil),            // 30: nearflash.target.v1.ListSnapshotsResponse
+	(*CreateVolumeFromSnapshotRequest)(nil),  // 31: nearflash.target.v1.CreateVolumeFromSnapshotRequest
+	(*CreateVolumeFromSnapshotResponse)(nil), // 32: nearflash.target.v1.CreateVolumeFromSnapshotResponse
+	(*GetEpochRequest)(nil),                  // 33: nearflash.target.v1.GetEpochRequest
+	(*GetEpochResponse)(nil),                 // 34: nearflash.target.v1.GetEpochResponse
+	(*SwapEpochRequest)(nil),                 // 35: nearflash.target.v1.SwapEpochRequest
+	(*SwapEpochResponse)(nil),                // 36: nearflash.target.v1.SwapEpochResponse
+	(*GetCapacityRequest)(nil),               // 37: nearflash.target.v1.GetCapacityRequest
+	(*GetCapacityResponse)(nil),              // 38: nearflash.target.v1.GetCapacityResponse
+	(*HealthRequest)(nil),                    // 39: nearflash.target.v1.HealthRequest
+	(*HealthResponse)(nil),                   // 40: nearflash.target.v1.HealthResponse
+	(*StaleGeneration)(nil),                  // 41: nearflash.target.v1.StaleGeneration
+	(*EpochMismatch)(nil),                    // 42: nearflash.target.v1.EpochMismatch
+	(*VolumeExported)(nil),                   // 43: nearflash.target.v1.VolumeExported
+	(*InvalidField)(nil),                     // 44: nearflash.target.v1.InvalidField
+	(*timestamppb.Timestamp)(nil),            // 45: google.protobuf.Timestamp
+	(*descriptorpb.FieldOptions)(nil),        // 46: google.protobuf.FieldOptions
 }
 var file_pkg_target_targetpb_target_proto_depIdxs = []int32{
 	0,  // 0: nearflash.target.v1.Volume.provisioning:type_name -> nearflash.target.v1.Provisioning
@@ -2664,50 +2839,52 @@ var file_pkg_target_targetpb_target_proto_depIdxs = []int32{
 	2,  // 4: nearflash.target.v1.CreateVolumeResponse.volume:type_name -> nearflash.target.v1.Volume
 	2,  // 5: nearflash.target.v1.ListVolumesResponse.volumes:type_name -> nearflash.target.v1.Volume
 	2,  // 6: nearflash.target.v1.GetVolumeResponse.volume:type_name -> nearflash.target.v1.Volume
-	43, // 7: nearflash.target.v1.Snapshot.created:type_name -> google.protobuf.Timestamp
-	18, // 8: nearflash.target.v1.CreateSnapshotResponse.snapshot:type_name -> nearflash.target.v1.Snapshot
-	18, // 9: nearflash.target.v1.GetSnapshotResponse.snapshot:type_name -> nearflash.target.v1.Snapshot
-	18, // 10: nearflash.target.v1.ListSnapshotsResponse.snapshots:type_name -> nearflash.target.v1.Snapshot
+	45, // 7: nearflash.target.v1.Snapshot.created:type_name -> google.protobuf.Timestamp
+	20, // 8: nearflash.target.v1.CreateSnapshotResponse.snapshot:type_name -> nearflash.target.v1.Snapshot
+	20, // 9: nearflash.target.v1.GetSnapshotResponse.snapshot:type_name -> nearflash.target.v1.Snapshot
+	20, // 10: nearflash.target.v1.ListSnapshotsResponse.snapshots:type_name -> nearflash.target.v1.Snapshot
 	0,  // 11: nearflash.target.v1.CreateVolumeFromSnapshotRequest.provisioning:type_name -> nearflash.target.v1.Provisioning
 	2,  // 12: nearflash.target.v1.CreateVolumeFromSnapshotResponse.volume:type_name -> nearflash.target.v1.Volume
 	0,  // 13: nearflash.target.v1.GetCapacityRequest.provisioning:type_name -> nearflash.target.v1.Provisioning
-	44, // 14: nearflash.target.v1.secret:extendee -> google.protobuf.FieldOptions
+	46, // 14: nearflash.target.v1.secret:extendee -> google.protobuf.FieldOptions
 	4,  // 15: nearflash.target.v1.Target.CreateVolume:input_type -> nearflash.target.v1.CreateVolumeRequest
 	6,  // 16: nearflash.target.v1.Target.DeleteVolume:input_type -> nearflash.target.v1.DeleteVolumeRequest
 	8,  // 17: nearflash.target.v1.Target.ExpandVolume:input_type -> nearflash.target.v1.ExpandVolumeRequest
 	10, // 18: nearflash.target.v1.Target.ListVolumes:input_type -> nearflash.target.v1.ListVolumesRequest
 	12, // 19: nearflash.target.v1.Target.GetVolume:input_type -> nearflash.target.v1.GetVolumeRequest
 	14, // 20: nearflash.target.v1.Target.ExportVolume:input_type -> nearflash.target.v1.ExportVolumeRequest
-	16, // 21: nearflash.target.v1.Target.UnexportVolume:input_type -> nearflash.target.v1.UnexportVolumeRequest
-	19, // 22: nearflash.target.v1.Target.CreateSnapshot:input_type -> nearflash.target.v1.CreateSnapshotRequest
-	21, // 23: nearflash.target.v1.Target.GetSnapshot:input_type -> nearflash.target.v1.GetSnapshotRequest
-	23, // 24: nearflash.target.v1.Target.AcceptSnapshot:input_type -> nearflash.target.v1.AcceptSnapshotRequest
-	25, // 25: nearflash.target.v1.Target.DeleteSnapshot:input_type -> nearflash.target.v1.DeleteSnapshotRequest
-	27, // 26: nearflash.target.v1.Target.ListSnapshots:input_type -> nearflash.target.v1.ListSnapshotsRequest
-	29, // 27: nearflash.target.v1.Target.CreateVolumeFromSnapshot:input_type -> nearflash.target.v1.CreateVolumeFromSnapshotRequest
-	31, // 28: nearflash.target.v1.Target.GetEpoch:input_type -> nearflash.target.v1.GetEpochRequest
-	33, // 29: nearflash.target.v1.Target.SwapEpoch:input_type -> nearflash.target.v1.SwapEpochRequest
-	35, // 30: nearflash.target.v1.Target.GetCapacity:input_type -> nearflash.target.v1.GetCapacityRequest
-	37, // 31: nearflash.target.v1.Target.Health:input_type -> nearflash.target.v1.HealthRequest
-	5,  // 32: nearflash.target.v1.Target.CreateVolume:output_type -> nearflash.target.v1.CreateVolumeResponse
-	7,  // 33: nearflash.target.v1.Target.DeleteVolume:output_type -> nearflash.target.v1.DeleteVolumeResponse
-	9,  // 34: nearflash.target.v1.Target.ExpandVolume:output_type -> nearflash.target.v1.ExpandVolumeResponse
-	11, // 35: nearflash.target.v1.Target.ListVolumes:output_type -> nearflash.target.v1.ListVolumesResponse
-	13, // 36: nearflash.target.v1.Target.GetVolume:output_type -> nearflash.target.v1.GetVolumeResponse
-	15, // 37: nearflash.target.v1.Target.ExportVolume:output_type -> nearflash.target.v1.ExportVolumeResponse
-	17, // 38: nearflash.target.v1.Target.UnexportVolume:output_type -> nearflash.target.v1.UnexportVolumeResponse
-	20, // 39: nearflash.target.v1.Target.CreateSnapshot:output_type -> nearflash.target.v1.CreateSnapshotResponse
-	22, // 40: nearflash.target.v1.Target.GetSnapshot:output_type -> nearflash.target.v1.GetSnapshotResponse
-	24, // 41: nearflash.target.v1.Target.AcceptSnapshot:output_type -> nearflash.target.v1.AcceptSnapshotResponse
-	26, // 42: nearflash.target.v1.Target.DeleteSnapshot:output_type -> nearflash.target.v1.DeleteSnapshotResponse
-	28, // 43: nearflash.target.v1.Target.ListSnapshots:output_type -> nearflash.target.v1.ListSnapshotsResponse
-	30, // 44: nearflash.target.v1.Target.CreateVolumeFromSnapshot:output_type -> nearflash.target.v1.CreateVolumeFromSnapshotResponse
-	32, // 45: nearflash.target.v1.Target.GetEpoch:output_type -> nearflash.target.v1.GetEpochResponse
-	34, // 46: nearflash.target.v1.Target.SwapEpoch:output_type -> nearflash.target.v1.SwapEpochResponse
-	36, // 47: nearflash.target.v1.Target.GetCapacity:output_type -> nearflash.target.v1.GetCapacityResponse
-	38, // 48: nearflash.target.v1.Target.Health:output_type -> nearflash.target.v1.HealthResponse
-	32, // [32:49] is the sub-list for method output_type
-	15, // [15:32] is the sub-list for method input_type
+	16, // 21: nearflash.target.v1.Target.ExportVolumeReadOnly:input_type -> nearflash.target.v1.ExportVolumeReadOnlyRequest
+	18, // 22: nearflash.target.v1.Target.UnexportVolume:input_type -> nearflash.target.v1.UnexportVolumeRequest
+	21, // 23: nearflash.target.v1.Target.CreateSnapshot:input_type -> nearflash.target.v1.CreateSnapshotRequest
+	23, // 24: nearflash.target.v1.Target.GetSnapshot:input_type -> nearflash.target.v1.GetSnapshotRequest
+	25, // 25: nearflash.target.v1.Target.AcceptSnapshot:input_type -> nearflash.target.v1.AcceptSnapshotRequest
+	27, // 26: nearflash.target.v1.Target.DeleteSnapshot:input_type -> nearflash.target.v1.DeleteSnapshotRequest
+	29, // 27: nearflash.target.v1.Target.ListSnapshots:input_type -> nearflash.target.v1.ListSnapshotsRequest
+	31, // 28: nearflash.target.v1.Target.CreateVolumeFromSnapshot:input_type -> nearflash.target.v1.CreateVolumeFromSnapshotRequest
+	33, // 29: nearflash.target.v1.Target.GetEpoch:input_type -> nearflash.target.v1.GetEpochRequest
+	35, // 30: nearflash.target.v1.Target.SwapEpoch:input_type -> nearflash.target.v1.SwapEpochRequest
+	37, // 31: nearflash.target.v1.Target.GetCapacity:input_type -> nearflash.target.v1.GetCapacityRequest
+	39, // 32: nearflash.target.v1.Target.Health:input_type -> nearflash.target.v1.HealthRequest
+	5,  // 33: nearflash.target.v1.Target.CreateVolume:output_type -> nearflash.target.v1.CreateVolumeResponse
+	7,  // 34: nearflash.target.v1.Target.DeleteVolume:output_type -> nearflash.target.v1.DeleteVolumeResponse
+	9,  // 35: nearflash.target.v1.Target.ExpandVolume:output_type -> nearflash.target.v1.ExpandVolumeResponse
+	11, // 36: nearflash.target.v1.Target.ListVolumes:output_type -> nearflash.target.v1.ListVolumesResponse
+	13, // 37: nearflash.target.v1.Target.GetVolume:output_type -> nearflash.target.v1.GetVolumeResponse
+	15, // 38: nearflash.target.v1.Target.ExportVolume:output_type -> nearflash.target.v1.ExportVolumeResponse
+	17, // 39: nearflash.target.v1.Target.ExportVolumeReadOnly:output_type -> nearflash.target.v1.ExportVolumeReadOnlyResponse
+	19, // 40: nearflash.target.v1.Target.UnexportVolume:output_type -> nearflash.target.v1.UnexportVolumeResponse
+	22, // 41: nearflash.target.v1.Target.CreateSnapshot:output_type -> nearflash.target.v1.CreateSnapshotResponse
+	24, // 42: nearflash.target.v1.Target.GetSnapshot:output_type -> nearflash.target.v1.GetSnapshotResponse
+	26, // 43: nearflash.target.v1.Target.AcceptSnapshot:output_type -> nearflash.target.v1.AcceptSnapshotResponse
+	28, // 44: nearflash.target.v1.Target.DeleteSnapshot:output_type -> nearflash.target.v1.DeleteSnapshotResponse
+	30, // 45: nearflash.target.v1.Target.ListSnapshots:output_type -> nearflash.target.v1.ListSnapshotsResponse
+	32, // 46: nearflash.target.v1.Target.CreateVolumeFromSnapshot:output_type -> nearflash.target.v1.CreateVolumeFromSnapshotResponse
+	34, // 47: nearflash.target.v1.Target.GetEpoch:output_type -> nearflash.target.v1.GetEpochResponse
+	36, // 48: nearflash.target.v1.Target.SwapEpoch:output_type -> nearflash.target.v1.SwapEpochResponse
+	38, // 49: nearflash.target.v1.Target.GetCapacity:output_type -> nearflash.target.v1.GetCapacityResponse
+	40, // 50: nearflash.target.v1.Target.Health:output_type -> nearflash.target.v1.HealthResponse
+	33, // [33:51] is the sub-list for method output_type
+	15, // [15:33] is the sub-list for method input_type
 	15, // [15:15] is the sub-list for extension type_name
 	14, // [14:15] is the sub-list for extension extendee
 	0,  // [0:14] is the sub-list for field type_name
@@ -2724,7 +2901,7 @@ func file_pkg_target_targetpb_target_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_target_targetpb_target_proto_rawDesc), len(file_pkg_target_targetpb_target_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   41,
+			NumMessages:   43,
 			NumExtensions: 1,
 			NumServices:   1,
 		},

@@ -37,6 +37,7 @@ const (
 	Target_ListVolumes_FullMethodName              = "/nearflash.target.v1.Target/ListVolumes"
 	Target_GetVolume_FullMethodName                = "/nearflash.target.v1.Target/GetVolume"
 	Target_ExportVolume_FullMethodName             = "/nearflash.target.v1.Target/ExportVolume"
+	Target_ExportVolumeReadOnly_FullMethodName     = "/nearflash.target.v1.Target/ExportVolumeReadOnly"
 	Target_UnexportVolume_FullMethodName           = "/nearflash.target.v1.Target/UnexportVolume"
 	Target_CreateSnapshot_FullMethodName           = "/nearflash.target.v1.Target/CreateSnapshot"
 	Target_GetSnapshot_FullMethodName              = "/nearflash.target.v1.Target/GetSnapshot"
@@ -75,6 +76,12 @@ type TargetClient interface {
 	// a higher generation before; the caller works from outdated knowledge.
 	// FAILED_PRECONDITION with detail VolumeExported: exported to another initiator.
 	ExportVolume(ctx context.Context, in *ExportVolumeRequest, opts ...grpc.CallOption) (*ExportVolumeResponse, error)
+	// Lets one initiator more log in to read: the server lets none of them write. The same
+	// call again gives the same answer. It is a call of its own, and no field of ExportVolume,
+	// which a server of an earlier version would not read, so that it would let the initiator write.
+	// NOT_FOUND: there is no such volume. FAILED_PRECONDITION: as of ExportVolume; also while an
+	// initiator may write, or reads under another generation.
+	ExportVolumeReadOnly(ctx context.Context, in *ExportVolumeReadOnlyRequest, opts ...grpc.CallOption) (*ExportVolumeReadOnlyResponse, error)
 	// Ends an admission, that is one export to one initiator, or every one; a live
 	// session is cut. What is not exported, or does not exist, is not an error.
 	UnexportVolume(ctx context.Context, in *UnexportVolumeRequest, opts ...grpc.CallOption) (*UnexportVolumeResponse, error)
@@ -176,6 +183,16 @@ func (c *targetClient) ExportVolume(ctx context.Context, in *ExportVolumeRequest
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ExportVolumeResponse)
 	err := c.cc.Invoke(ctx, Target_ExportVolume_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *targetClient) ExportVolumeReadOnly(ctx context.Context, in *ExportVolumeReadOnlyRequest, opts ...grpc.CallOption) (*ExportVolumeReadOnlyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExportVolumeReadOnlyResponse)
+	err := c.cc.Invoke(ctx, Target_ExportVolumeReadOnly_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -317,6 +334,12 @@ type TargetServer interface {
 	// a higher generation before; the caller works from outdated knowledge.
 	// FAILED_PRECONDITION with detail VolumeExported: exported to another initiator.
 	ExportVolume(context.Context, *ExportVolumeRequest) (*ExportVolumeResponse, error)
+	// Lets one initiator more log in to read: the server lets none of them write. The same
+	// call again gives the same answer. It is a call of its own, and no field of ExportVolume,
+	// which a server of an earlier version would not read, so that it would let the initiator write.
+	// NOT_FOUND: there is no such volume. FAILED_PRECONDITION: as of ExportVolume; also while an
+	// initiator may write, or reads under another generation.
+	ExportVolumeReadOnly(context.Context, *ExportVolumeReadOnlyRequest) (*ExportVolumeReadOnlyResponse, error)
 	// Ends an admission, that is one export to one initiator, or every one; a live
 	// session is cut. What is not exported, or does not exist, is not an error.
 	UnexportVolume(context.Context, *UnexportVolumeRequest) (*UnexportVolumeResponse, error)
@@ -381,6 +404,9 @@ func (UnimplementedTargetServer) GetVolume(context.Context, *GetVolumeRequest) (
 }
 func (UnimplementedTargetServer) ExportVolume(context.Context, *ExportVolumeRequest) (*ExportVolumeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExportVolume not implemented")
+}
+func (UnimplementedTargetServer) ExportVolumeReadOnly(context.Context, *ExportVolumeReadOnlyRequest) (*ExportVolumeReadOnlyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExportVolumeReadOnly not implemented")
 }
 func (UnimplementedTargetServer) UnexportVolume(context.Context, *UnexportVolumeRequest) (*UnexportVolumeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method UnexportVolume not implemented")
@@ -540,6 +566,24 @@ func _Target_ExportVolume_Handler(srv interface{}, ctx context.Context, dec func
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(TargetServer).ExportVolume(ctx, req.(*ExportVolumeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Target_ExportVolumeReadOnly_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExportVolumeReadOnlyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TargetServer).ExportVolumeReadOnly(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Target_ExportVolumeReadOnly_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TargetServer).ExportVolumeReadOnly(ctx, req.(*ExportVolumeReadOnlyRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -772,6 +816,10 @@ var Target_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ExportVolume",
 			Handler:    _Target_ExportVolume_Handler,
+		},
+		{
+			MethodName: "ExportVolumeReadOnly",
+			Handler:    _Target_ExportVolumeReadOnly_Handler,
 		},
 		{
 			MethodName: "UnexportVolume",
