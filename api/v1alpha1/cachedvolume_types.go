@@ -336,11 +336,20 @@ type CachedVolumeStatus struct {
 	// +kubebuilder:validation:Maximum=9007199254740991
 	Generation *int64 `json:"generation,omitempty"`
 
-	// ownerNode is the last node that was entitled to write.
+	// ownerNode is the last node that was entitled to write; "*" of a volume that the nodes in
+	// readers read, and nobody writes.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	OwnerNode string `json:"ownerNode,omitempty"`
+
+	// readers are the nodes that may have the volume attached to read it, while ownerNode is "*".
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=1000
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	Readers []string `json:"readers,omitempty"`
 
 	// publication says whether the owner may have the volume attached.
 	// +optional

@@ -530,6 +530,11 @@ func (in *CachedVolumeStatus) DeepCopyInto(out *CachedVolumeStatus) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.Readers != nil {
+		in, out := &in.Readers, &out.Readers
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	in.Activation.DeepCopyInto(&out.Activation)
 	in.PendingActivation.DeepCopyInto(&out.PendingActivation)
 	if in.Abandoned != nil {

@@ -271,13 +271,16 @@ func (r fileRecords) MarkClean(_ context.Context, id volume.ID, f volume.Fence) 
 }
 
 func (r fileRecords) PendActivation(_ context.Context, id volume.ID, f volume.Fence, a volume.Activation) (bool, error) {
-	return true, r.update(id, func(rec *fileRecord) error {
-		if rec.Volume.Fence != f || !rec.Volume.Published {
+	held := true
+	err := r.update(id, func(rec *fileRecord) error {
+		if v := rec.Volume.For(f.Node); v.Fence != f || !v.Published {
 			return volume.ErrFenced
+		} else if held = !v.ReadOnly; held {
+			rec.Volume.Pending = a
 		}
-		rec.Volume.Pending = a
 		return nil
 	})
+	return held, err
 }
 
 func (r fileRecords) SetActivation(_ context.Context, id volume.ID, f volume.Fence, a volume.Activation) error {

@@ -297,6 +297,18 @@ type Attacher struct {
 
 var _ volume.Attacher = (*Attacher)(nil)
 
+// seen are the records as this node has to see them (states.md, Readers).
+type seen struct {
+	volume.Records
+	node string
+}
+
+// Get implements volume.Records.
+func (s seen) Get(ctx context.Context, id volume.ID) (volume.Volume, error) {
+	v, err := s.Records.Get(ctx, id)
+	return v.For(s.node), err
+}
+
 // New returns an Attacher. It runs nothing; call Repair before serving.
 func New(c Config, d Deps) *Attacher {
 	if c.CacheTimeout == 0 {
@@ -318,6 +330,7 @@ func New(c Config, d Deps) *Attacher {
 		c.Sysfs = "/sys"
 	}
 	c.Warm = c.Warm.withDefaults()
+	d.Records = seen{Records: d.Records, node: c.Node}
 	heats := &heat.Keeper{Devices: d.DM, Dir: c.Warm.Dir}
 	devices := stack.New(stack.Config{Heat: heats, DM: d.DM, Blocks: d.Blocks, Meter: d.Meter, Sysfs: c.Sysfs, PollInterval: c.PollInterval})
 	a := &Attacher{

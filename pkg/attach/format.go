@@ -76,7 +76,7 @@ func (a *Attacher) ensureFilesystem(ctx context.Context, s *staging, device stri
 	if fsType == "" {
 		fsType = volume.DefaultFSType
 	}
-	f := formatFacts{ID: s.req.ID, State: s.rec.Filesystem, Content: content, FSType: fsType, ReadOnly: s.req.ReadOnly}
+	f := formatFacts{ID: s.req.ID, State: s.rec.Filesystem, Content: content, FSType: fsType, ReadOnly: s.req.ReadOnly || s.entry.ReadOnly}
 	step, err := decideFormat(f)
 	if err != nil || step == formatMount {
 		return err
@@ -99,7 +99,7 @@ func (a *Attacher) ensureFilesystem(ctx context.Context, s *staging, device stri
 // handOutRaw says before a pod gets the device itself that the volume is not blank any
 // more: nobody sees where the pod writes.
 func (a *Attacher) handOutRaw(ctx context.Context, s *staging) error {
-	if s.rec.Filesystem == volume.FormatDone || s.req.ReadOnly {
+	if s.rec.Filesystem == volume.FormatDone || s.req.ReadOnly || s.entry.ReadOnly {
 		return nil
 	}
 	return a.Records.SetFormatted(ctx, s.req.ID, s.req.Publication.Fence, volume.FormatDone)

@@ -31,7 +31,7 @@ func (a *Attacher) connect(ctx context.Context, s *staging) (stack.Origin, error
 	if err := a.reserve(ctx, s, o); err != nil {
 		return stack.Origin{}, errors.Join(err, a.leaveOrigin(ctx, s))
 	}
-	return a.stack.JoinPaths(ctx, e.ID, e.Fence, o)
+	return a.stack.JoinPaths(ctx, e, o)
 }
 
 // unfenced says why a volume is never writeback whose origin nothing fences: the controller refuses
@@ -74,7 +74,7 @@ func (a *Attacher) reconnect(ctx context.Context, e *state.Entry) (stack.Origin,
 	if err := a.reserveAgain(ctx, e, o); err != nil {
 		return stack.Origin{}, err
 	}
-	return a.stack.JoinPaths(ctx, e.ID, e.Fence, o)
+	return a.stack.JoinPaths(ctx, e, o)
 }
 
 // lookupOrigin finds the origin of an active volume without changing anything.

@@ -46,7 +46,11 @@ func (a *Attacher) TendPaths(ctx context.Context) error {
 		}
 		lost, waits, err := a.stack.LostPaths(ctx, e)
 		queue, told := a.stack.Queueing(e.ID)
-		switch rec, known := owned()[e.ID]; {
+		rec, known := owned()[e.ID]
+		if e.ReadOnly && (len(lost) > 0 || waits) { // the watch shows none of what many read
+			rec, known = a.readsNow(ctx, e.ID)
+		}
+		switch {
 		case err != nil:
 			problems = append(problems, err)
 		case known && rec.Published && rec.Fence == e.Fence && e.Lost == nil:
@@ -59,6 +63,16 @@ func (a *Attacher) TendPaths(ctx context.Context) error {
 	return errors.Join(append(problems, a.tending.Each(ctx, passes.Slow, passes.Patience, ids, func(ctx context.Context, id volume.ID) error {
 		return a.endWait(ctx, waiting[id])
 	}))...)
+}
+
+// readsNow is the record of a volume that this node reads as one of many; what cannot be read says
+// nothing.
+func (a *Attacher) readsNow(ctx context.Context, id volume.ID) (volume.Volume, bool) {
+	rec, err := a.Records.Get(ctx, id)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Nobody knows whether the volume is still read here", "volume", id, "reason", err.Error())
+	}
+	return rec, err == nil
 }
 
 // keepPaths brings a volume that is attached here to waiting for its paths, if it was told not

@@ -148,6 +148,9 @@ func (a *Attacher) Expand(ctx context.Context, req volume.ExpandRequest) (int64,
 	if e == nil || !found {
 		return 0, fmt.Errorf("%w: volume %s has no device on node %s", volume.ErrNotStaged, id, a.Node)
 	}
+	if e.ReadOnly {
+		return e.OriginBytes, nil // what many read does not grow below them, nor does its filesystem
+	}
 	if err := a.askedFor(ctx, e, req.Size); err != nil {
 		return 0, err
 	}

@@ -311,7 +311,7 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 		ID: s.req.ID, ActivationID: s.activation.ID, ActivationCount: s.activation.Count, CountedAt: a.Now().UTC(), Fence: s.req.Publication.Fence, Source: s.req.Publication.Source, Mode: s.plan.Mode,
 		Static: s.rec.Spec.Static != nil, Abandoned: s.rec.Abandoned, EndedMove: s.ended,
 		// A stage that ends before it reserves the LUN anew leaves what is known of it.
-		Reserved: s.reserved, Inherited: s.inherited,
+		Reserved: s.reserved, Inherited: s.inherited, ReadOnly: s.rec.ReadOnly,
 	}
 	if prior != nil {
 		e.Names, e.Unfenced = prior.Names, prior.Unfenced && prior.Fence == e.Fence
@@ -441,17 +441,35 @@ func (a *Attacher) mountStaged(ctx context.Context, s *staging) error {
 		return err
 	}
 	faultStageFormatted.Hit()
-	if err := a.FS.Mount(ctx, info.DevPath(), s.req.StagingPath, s.req.FSType, s.req.MountOptions); err != nil {
-		return err
+	if err := a.FS.Mount(ctx, info.DevPath(), s.req.StagingPath, s.req.FSType, s.mountOptions()); err != nil {
+		return s.explainMount(err)
 	}
 	faultStageMounted.Hit()
 	return a.growInherited(ctx, s, info.DevPath())
 }
 
+// mountOptions are those that were asked for; what many read is mounted so.
+func (s *staging) mountOptions() []string {
+	if !s.entry.ReadOnly || slices.Contains(s.req.MountOptions, "ro") {
+		return s.req.MountOptions
+	}
+	return append(slices.Clone(s.req.MountOptions), "ro")
+}
+
+// explainMount says what may be wrong with a filesystem that many are to read. Its device cannot be
+// written to, so that the kernel mounts it only if there is nothing to recover (ext4_load_journal in
+// fs/ext4/super.c, xlog_recover in fs/xfs/xfs_log_recover.c).
+func (s *staging) explainMount(err error) error {
+	if !s.entry.ReadOnly {
+		return err
+	}
+	return fmt.Errorf("%w (volume %s is read by many nodes, and none of them may write to it: a filesystem that was not unmounted, or frozen, when it was cut or detached has a journal to recover, and is mounted only with the mount option noload of ext4 or norecovery of xfs, which shows it as it was without that; or use the volume once with ReadWriteOnce, which recovers it)", err, s.req.ID)
+}
+
 // growInherited gives the filesystem of a volume that was made from a smaller one all of the
 // volume. Kubernetes does not ask for it: it has expanded nothing.
 func (a *Attacher) growInherited(ctx context.Context, s *staging, device string) error {
-	if s.rec.Spec.Parent == nil || s.req.ReadOnly || slices.Contains(s.req.MountOptions, "ro") {
+	if s.rec.Spec.Parent == nil || s.req.ReadOnly || s.entry.ReadOnly || slices.Contains(s.req.MountOptions, "ro") {
 		return nil
 	}
 	return a.FS.Grow(ctx, device, s.req.StagingPath)

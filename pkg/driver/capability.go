@@ -12,12 +12,14 @@ import (
 
 type accessMode = csi.VolumeCapability_AccessMode_Mode
 
-// accessModes are the accepted ones: all that keep a volume on one node (I1).
+// accessModes are the accepted ones: all that keep a volume on one node, and the one in which
+// nobody writes (I1).
 var accessModes = []accessMode{
 	csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
 	csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
 	csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER,
 	csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,
+	csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY,
 }
 
 // fsTypes are the accepted filesystems; the first is the default.
@@ -31,6 +33,8 @@ type access struct {
 	FSType     string
 	MountFlags []string
 	ReadOnly   bool
+	// Many lets many nodes read the volume, and nobody write.
+	Many bool
 	// SingleWriter allows one target path only (ReadWriteOncePod).
 	SingleWriter bool
 }
@@ -43,8 +47,10 @@ func parseCapability(c *csi.VolumeCapability) (access, error) {
 	if !slices.Contains(accessModes, mode) {
 		return access{}, fmt.Errorf("%w: access mode %s is not offered; accepted are %s", volume.ErrInvalid, mode, joinModes())
 	}
+	many := mode == csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
 	a := access{
-		ReadOnly:     mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,
+		ReadOnly:     many || mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,
+		Many:         many,
 		SingleWriter: mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
 	}
 	switch t := c.GetAccessType().(type) {
@@ -75,6 +81,9 @@ func parseCapabilities(cs []*csi.VolumeCapability) ([]access, error) {
 		}
 		if len(as) > 0 && a.Block != as[0].Block {
 			return nil, fmt.Errorf("%w: volume_capabilities ask for block and mount at once", volume.ErrInvalid)
+		}
+		if len(as) > 0 && a.Many != as[0].Many {
+			return nil, fmt.Errorf("%w: volume_capabilities ask for access mode MULTI_NODE_READER_ONLY (ReadOnlyMany) and for another one at once: a volume is written by one node or read by many; accepted is ReadOnlyMany alone, or without it", volume.ErrInvalid)
 		}
 		as = append(as, a)
 	}

@@ -42,8 +42,8 @@ var snapshotCapabilities = []csi.ControllerServiceCapability_RPC_Type{
 // controllerCapabilities are the ones offered. GET_CAPACITY is not: what a
 // storage server with thin and thick volumes can still hold depends on the
 // class, and no caller of Kubernetes asks without storage capacity tracking,
-// which is for topologies. Neither is PUBLISH_READONLY: a volume is published
-// to one node at most, and a pod's read-only mount is made there.
+// which is for topologies. Neither is PUBLISH_READONLY: the access mode says
+// whether a volume is read by many, and a pod's read-only mount is made on the node.
 var controllerCapabilities = []csi.ControllerServiceCapability_RPC_Type{
 	csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
 	csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
@@ -147,12 +147,16 @@ func (c *Controller) ControllerPublishVolume(ctx context.Context, req *csi.Contr
 	if err != nil {
 		return nil, statusFor(err)
 	}
-	unlock, err := lock(ctx, c.locks, pub.ID)
+	take, publish := lock, c.volumes.Publish
+	if pub.Many {
+		take, publish = lockInTurn, c.volumes.PublishReader
+	}
+	unlock, err := take(ctx, c.locks, pub.ID)
 	if err != nil {
 		return nil, statusFor(err)
 	}
 	defer unlock()
-	publication, err := c.volumes.Publish(ctx, pub.ID, pub.Node, pub.Spec, pub.Credentials)
+	publication, err := publish(ctx, pub.ID, pub.Node, pub.Spec, pub.Credentials)
 	if err != nil {
 		return nil, statusFor(err)
 	}
@@ -256,8 +260,6 @@ func (c *Controller) ControllerGetVolume(ctx context.Context, req *csi.Controlle
 		Volume: &csi.Volume{VolumeId: string(v.ID), CapacityBytes: v.Spec.CapacityBytes},
 		Status: &csi.ControllerGetVolumeResponse_VolumeStatus{},
 	}
-	if v.Published {
-		resp.Status.PublishedNodeIds = []string{v.Fence.Node}
-	}
+	resp.Status.PublishedNodeIds = v.PublishedTo()
 	return resp, nil
 }

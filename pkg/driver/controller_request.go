@@ -52,10 +52,26 @@ func parseCreate(req *csi.CreateVolumeRequest) (createRequest, error) {
 	if err != nil {
 		return createRequest{}, err
 	}
+	if as[0].Many {
+		if err := readByMany(spec, parent); err != nil {
+			return createRequest{}, err
+		}
+	}
 	spec.Parent = parent
 	spec.LimitBytes = req.GetCapacityRange().GetLimitBytes()
 	spec.Node = chosenNode(req.GetAccessibilityRequirements())
 	return createRequest{ID: id, Spec: spec, FSType: fsType, Range: req.GetCapacityRange()}, checkGeometry(spec)
+}
+
+// readByMany refuses to make a volume that many nodes could not read.
+func readByMany(spec volume.Spec, parent *volume.Parent) error {
+	switch {
+	case spec.Origin != nil:
+		return fmt.Errorf("%w: access mode MULTI_NODE_READER_ONLY (ReadOnlyMany) with parameter %s: %q: a volume over another CSI driver's is attached to one node; accepted is %s %s", volume.ErrInvalid, keyBackend, backendCSI, keyBackend, backendISCSI)
+	case parent == nil:
+		return fmt.Errorf("%w: access mode MULTI_NODE_READER_ONLY (ReadOnlyMany) without volume_content_source: a new volume is empty, and nobody could write to it; accepted is a claim with a dataSource, a VolumeSnapshot or a PersistentVolumeClaim", volume.ErrInvalid)
+	}
+	return nil
 }
 
 // TopologyNode is the key of topologies that has a node's name. Kubernetes makes it a label of
@@ -78,6 +94,8 @@ type publishRequest struct {
 	// Spec is what a record may be made of, if there is none.
 	Spec        *volume.Spec
 	Credentials *volume.Credentials
+	// Many makes the node one of many that read the volume.
+	Many bool
 }
 
 func parseControllerPublish(req *csi.ControllerPublishVolumeRequest) (publishRequest, error) {
@@ -88,7 +106,8 @@ func parseControllerPublish(req *csi.ControllerPublishVolumeRequest) (publishReq
 	if err := required("node_id", req.GetNodeId()); err != nil {
 		return publishRequest{}, err
 	}
-	if _, err := parseCapability(req.GetVolumeCapability()); err != nil {
+	a, err := parseCapability(req.GetVolumeCapability())
+	if err != nil {
 		return publishRequest{}, err
 	}
 	if req.GetReadonly() {
@@ -102,7 +121,7 @@ func parseControllerPublish(req *csi.ControllerPublishVolumeRequest) (publishReq
 	if err != nil {
 		return publishRequest{}, err
 	}
-	return publishRequest{ID: id, Node: req.GetNodeId(), Spec: spec, Credentials: cred}, nil
+	return publishRequest{ID: id, Node: req.GetNodeId(), Spec: spec, Credentials: cred, Many: a.Many}, nil
 }
 
 func parseExpand(req *csi.ControllerExpandVolumeRequest) (volume.ID, int64, error) {
@@ -122,11 +141,14 @@ func parseExpand(req *csi.ControllerExpandVolumeRequest) (volume.ID, int64, erro
 // unsupported says why a volume cannot be used as asked; empty if it can.
 func unsupported(req *csi.ValidateVolumeCapabilitiesRequest) string {
 	as, capErr := parseCapabilities(req.GetVolumeCapabilities())
-	_, contextFS, contextErr := parseVolumeContext(req.GetVolumeContext())
+	static, contextFS, contextErr := parseVolumeContext(req.GetVolumeContext())
 	_, classErr := parseClass(req.GetParameters())
 	_, changeErr := parseChange(req.GetMutableParameters())
 	if err := errors.Join(capErr, contextErr, classErr, changeErr); err != nil {
 		return err.Error()
+	}
+	if as[0].Many && static != nil && static.IsStatic() {
+		return "access mode MULTI_NODE_READER_ONLY (ReadOnlyMany): accepted are volumes of nearflash-target; a static LUN, or a volume over another CSI driver's, is attached to one node"
 	}
 	if contextFS == "" || as[0].Block {
 		return ""

@@ -21,6 +21,26 @@ type Locker interface {
 	Lock(ctx context.Context, key string) (unlock func(), ok bool)
 }
 
+// lockRetry is the pause between two tries of lockInTurn.
+const lockRetry = 50 * time.Millisecond
+
+// lockInTurn is lock that waits for other requests too: the nodes that read one volume are published
+// at the same time, and each would otherwise cost its sidecar a pause that doubles.
+func lockInTurn(ctx context.Context, l Locker, id volume.ID) (unlock func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	for {
+		if unlock, err = lock(ctx, l, id); err == nil {
+			return unlock, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(lockRetry):
+		}
+	}
+}
+
 // lock takes the lock of a volume or fails with ErrBusy: kubelet and sidecars
 // come again, and queued repetitions would only pile up.
 func lock(ctx context.Context, l Locker, id volume.ID) (unlock func(), err error) {

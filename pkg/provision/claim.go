@@ -26,6 +26,10 @@ type claim struct {
 func decideClaim(v volume.Volume, node string, stored int64) (claim, error) {
 	owner, gen := v.Fence.Node, v.Fence.Generation
 	switch {
+	case owner == volume.Readers && owner != node && v.Published:
+		return claim{}, fmt.Errorf("%w: volume %s is read by %s (generation %d), and a volume is written by one node or read by many: end their pods first", volume.ErrInUse, v.ID, volume.NamesOfReaders(v.Readers), gen)
+	case owner != "" && node == volume.Readers && owner != node && v.Published:
+		return claim{}, fmt.Errorf("%w: volume %s is published to node %s (generation %d), which may write to it, and a volume is written by one node or read by many: end its pods first", volume.ErrInUse, v.ID, owner, gen)
 	case owner != "" && owner != node && v.Published:
 		return claim{}, fmt.Errorf("%w: volume %s is published to node %s (generation %d)", volume.ErrInUse, v.ID, owner, gen)
 	case stored > gen:

@@ -178,6 +178,11 @@ func (s *Service) gatherCut(ctx context.Context, c *cutting) error {
 	c.facts.Admitted = len(c.sight.Exports) > 0
 	c.facts.Filesystem = contentOf(obj, c.sight)
 	c.facts.Ours = v.Hold != nil && markIn(v.Hold.Token) == c.mark() && s.holds.has(c.of, c.heldBy(v.Hold.Name, v.Hold.Token))
+	if v.Published && v.Fence.Node == volume.Readers {
+		// Nobody writes, so that nobody has to be asked for anything, or to be shut out.
+		v.Published, c.facts.Admitted = false, false
+		return nil
+	}
 	if v.Published {
 		c.facts.Lost, err = s.lost(ctx, v.Fence.Node)
 		return err

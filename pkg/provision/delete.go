@@ -92,6 +92,9 @@ func unused(obj *v1alpha1.CachedVolume) error {
 	if obj.Status.Publication != v1alpha1.PublicationPublished {
 		return nil
 	}
+	if obj.Status.OwnerNode == volume.Readers {
+		return fmt.Errorf("%w: volume %s is read by %s", volume.ErrInUse, obj.Name, volume.NamesOfReaders(obj.Status.Readers))
+	}
 	return fmt.Errorf("%w: volume %s is published to node %s", volume.ErrInUse, obj.Name, obj.Status.OwnerNode)
 }
 

@@ -35,9 +35,10 @@ func (s *Service) sayDeleted(ctx context.Context, obj *v1alpha1.CachedVolume) er
 func holders(obj *v1alpha1.CachedVolume) []string {
 	var nodes []string
 	dirty := obj.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty
-	if obj.Status.OwnerNode != "" && (dirty || obj.Spec.CacheMode != v1alpha1.CacheModeNone) {
+	if obj.Status.OwnerNode != "" && obj.Status.OwnerNode != volume.Readers && (dirty || obj.Spec.CacheMode != v1alpha1.CacheModeNone) {
 		nodes = append(nodes, obj.Status.OwnerNode)
 	}
+	nodes = append(nodes, obj.Status.Readers...)
 	for _, r := range obj.Status.RetainedCaches {
 		nodes = append(nodes, r.NodeName)
 	}

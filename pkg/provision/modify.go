@@ -99,8 +99,8 @@ func inEffect(obj *v1alpha1.CachedVolume) error {
 // attached reports whether a node has said that it has the volume, and has not said
 // since that it has not.
 func attached(obj *v1alpha1.CachedVolume) bool {
-	if obj.Status.Publication != v1alpha1.PublicationPublished {
-		return false
+	if obj.Status.Publication != v1alpha1.PublicationPublished || obj.Status.OwnerNode == volume.Readers {
+		return false // of many that read it none says how far it is
 	}
 	c := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionApplied)
 	if c == nil {

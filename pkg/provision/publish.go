@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-logr/logr"
@@ -17,6 +18,11 @@ import (
 
 // Publish implements volume.Provisioner.
 func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *volume.Spec, cred *volume.Credentials) (volume.Publication, error) {
+	return s.publish(ctx, id, node, spec, cred, false)
+}
+
+// publish makes node the owner, or one of the readers.
+func (s *Service) publish(ctx context.Context, id volume.ID, node string, spec *volume.Spec, cred *volume.Credentials, readOnly bool) (volume.Publication, error) {
 	at, err := s.find(ctx, id, spec)
 	if err == nil && at != onServer("") { // which a static volume does not need
 		_, err = s.storage(at, volume.ErrUnavailable)
@@ -40,6 +46,11 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *
 	if at != placeOf(obj) {
 		return volume.Publication{}, fmt.Errorf("%w: the record of volume %s was made anew meanwhile", volume.ErrBusy, id)
 	}
+	if readOnly {
+		if err := readable(obj); err != nil {
+			return volume.Publication{}, err
+		}
+	}
 	formatBlank := spec != nil && spec.FormatBlank
 	if obj.Spec.Static != nil {
 		return s.publishStatic(ctx, obj, node, formatBlank)
@@ -54,7 +65,7 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *
 	if accessErr != nil {
 		return volume.Publication{}, accessErr
 	}
-	return s.publishServed(ctx, obj, access, node, backend.Grant{Initiator: to.Name}, account, true)
+	return s.publishServed(ctx, obj, access, node, backend.Grant{Initiator: to.Name, ReadOnly: readOnly}, account, !readOnly)
 }
 
 // publishServed publishes a volume that a storage admits nodes to. formatBlank allows that it
@@ -199,7 +210,7 @@ func (s *Service) publishStatic(ctx context.Context, obj *v1alpha1.CachedVolume,
 	if err != nil {
 		return volume.Publication{}, err
 	}
-	if err := s.writeOwner(ctx, obj, node, sight{}, c, formatBlank && neverPublished(obj)); err != nil {
+	if err := s.writeOwner(ctx, obj, node, false, sight{}, c, formatBlank && neverPublished(obj)); err != nil {
 		return volume.Publication{}, err
 	}
 	return volume.Publication{Fence: records.Fence(obj), Source: volume.Source{ISCSI: *v.Spec.Static}}, nil
@@ -216,8 +227,12 @@ func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, acc
 	if err != nil {
 		return volume.Publication{}, err
 	}
+	owner := node
+	if grant.ReadOnly {
+		owner = volume.Readers
+	}
 	// To its owner a volume may come back whatever that one has of it.
-	restored, err := s.restoreOwner(ctx, obj, v, access, access.old(obj) && v.Fence.Node != node)
+	restored, err := s.restoreOwner(ctx, obj, v, access, access.old(obj) && v.Fence.Node != owner)
 	if err != nil {
 		return volume.Publication{}, err
 	}
@@ -225,68 +240,75 @@ func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, acc
 		// The record knows the admission now, so that this comes once.
 		return s.publishOn(ctx, obj, access, node, grant, by, formatBlank)
 	}
-	c, err := decideClaim(v, node, access.Generation)
+	c, err := decideClaim(v, owner, access.Generation)
 	if err != nil {
 		return volume.Publication{}, err
 	}
-	if err := s.checkInitiators(ctx, access.at, v, node, grant.Initiator); err != nil {
+	if err := s.checkInitiators(ctx, access, v, node, grant); err != nil {
 		return volume.Publication{}, err
 	}
-	keep := grant.Initiator
-	if c.NewOwner {
-		keep = ""
+	keep := func(e backend.Export) bool {
+		return !c.NewOwner && (strings.EqualFold(e.Initiator, grant.Initiator) || grant.ReadOnly && e.ReadOnly && e.Generation == c.Generation)
 	}
 	if err := s.revoke(ctx, v, access, access.old(obj), keep); err != nil {
 		return volume.Publication{}, err
 	}
-	if err := s.writeOwner(ctx, obj, node, access, c, formatBlank && access.Generation == 0 && neverPublished(obj)); err != nil {
+	if err := s.writeOwner(ctx, obj, node, grant.ReadOnly, access, c, formatBlank && access.Generation == 0 && neverPublished(obj)); err != nil {
 		return volume.Publication{}, err
 	}
+	if grant.ReadOnly && !slices.Contains(obj.Status.Readers, node) {
+		return volume.Publication{}, errNoReaders(v.ID)
+	}
+	fence := records.FenceFor(obj, node)
 	grant.Generation = c.Generation
-	if grant.Credentials, err = by.of(v.ID, records.Fence(obj)); err != nil {
+	if grant.Credentials, err = by.of(v.ID, fence); err != nil {
 		return volume.Publication{}, err
 	}
 	source, err := storage.Export(access.of(ctx), v.ID, grant)
 	if err != nil {
 		return volume.Publication{}, fmt.Errorf("admit node %s to volume %s: %w", node, v.ID, err)
 	}
-	return volume.Publication{Fence: records.Fence(obj), Source: source, LoginKey: by.public()}, nil
+	return volume.Publication{Fence: fence, Source: source, LoginKey: by.public()}, nil
 }
 
 // checkInitiators refuses a change of owner between nodes of the same initiator
 // name, as machines made from one image have: the server could not tell the old
 // owner's session from the new one's (I1).
-func (s *Service) checkInitiators(ctx context.Context, at place, v volume.Volume, node, initiator string) error {
-	if v.Fence.Node == "" || v.Fence.Node == node {
-		return nil
-	}
-	old, err := s.hostName(ctx, at, v.Fence.Node)
-	if err != nil {
-		return err
-	}
-	if strings.EqualFold(old, initiator) {
-		return fmt.Errorf("%w: nodes %s and %s both have the initiator name %s: give each its own in /etc/iscsi/initiatorname.iscsi (with node.iscsid.run: own in the folder iscsi of node.stateDir) and restart iscsid and the nearflash node plugin",
-			volume.ErrInvalid, v.Fence.Node, node, initiator)
+func (s *Service) checkInitiators(ctx context.Context, access sight, v volume.Volume, node string, grant backend.Grant) error {
+	for _, other := range othersOf(access.Access, v, node, grant) {
+		old, err := s.hostName(ctx, access.at, other)
+		if err != nil {
+			return err
+		}
+		if strings.EqualFold(old, grant.Initiator) {
+			return sameInitiator(other, node, grant.Initiator)
+		}
 	}
 	return nil
 }
 
-// revoke ends every admission but that of keep. One that is in use under a
+// sameInitiator refuses two nodes that the server could not tell apart.
+func sameInitiator(other, node, initiator string) error {
+	return fmt.Errorf("%w: nodes %s and %s both have the initiator name %s: give each its own in /etc/iscsi/initiatorname.iscsi (with node.iscsid.run: own in the folder iscsi of node.stateDir) and restart iscsid and the nearflash node plugin",
+		volume.ErrInvalid, other, node, initiator)
+}
+
+// revoke ends every admission but those of keep. One that is in use under a
 // generation that the record does not know is not touched: the record is older
 // than the data then, and the writes of that host must reach the origin first. (Of a
 // volume that may be writeback, restoreOwner has made the record know it.)
-func (s *Service) revoke(ctx context.Context, v volume.Volume, access sight, old bool, keep string) error {
+func (s *Service) revoke(ctx context.Context, v volume.Volume, access sight, old bool, keep func(backend.Export) bool) error {
 	storage, err := s.storage(access.at, volume.ErrUnavailable)
 	if err != nil {
 		return err
 	}
 	e, unknown := unknownExport(v, access.Access, old)
-	if unknown && e.LoggedIn && (keep == "" || !strings.EqualFold(e.Initiator, keep)) {
+	if unknown && e.LoggedIn && !keep(e) {
 		return fmt.Errorf("%w: initiator %s uses volume %s under generation %d, but the record shows %d, released (was it restored from a backup?): stop the volume's pods on that node; the volume can be published when the node has logged out",
 			volume.ErrFenced, e.Initiator, v.ID, e.Generation, v.Fence.Generation)
 	}
 	for _, e := range access.Exports {
-		if keep != "" && strings.EqualFold(e.Initiator, keep) {
+		if keep(e) {
 			continue
 		}
 		if err := storage.Unexport(access.of(ctx), v.ID, e); err != nil {
@@ -304,13 +326,21 @@ func (s *Service) revoke(ctx context.Context, v volume.Volume, access sight, old
 // record", step 2, and "When a retained cache may be used"). So does the state of the
 // filesystem of a volume that nobody ever had ("The filesystem"), and that nothing cut under a
 // hold of before is one of a frozen filesystem ("A freeze").
-func (s *Service) writeOwner(ctx context.Context, obj *v1alpha1.CachedVolume, node string, access sight, c claim, fresh bool) error {
+func (s *Service) writeOwner(ctx context.Context, obj *v1alpha1.CachedVolume, node string, reads bool, access sight, c claim, fresh bool) error {
 	old := access.old(obj)
-	source := warmSource(obj, node, c, old)
+	owner, readers, source := node, []string(nil), v1alpha1.WarmSource{}
+	if reads {
+		owner, readers = volume.Readers, withReader(obj, node, c)
+	} else {
+		source = warmSource(obj, node, c, old)
+	}
+	if len(readers) > volume.MaxReaders {
+		return fmt.Errorf("%w: volume %s is read by %d nodes, accepted are at most %d", volume.ErrInvalid, obj.Name, len(readers)-1, volume.MaxReaders)
+	}
 	jumped := c.Generation > ptr.Deref(obj.Status.Generation, 0)+1
 	return records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
 		status.WarmSource = source
-		status.OwnerNode = node
+		status.OwnerNode, status.Readers = owner, readers
 		if c.NewOwner || !old { // an owner that comes back proves nothing of what it had
 			status.Takeover = access.takeover
 		}

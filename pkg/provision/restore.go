@@ -44,7 +44,7 @@ func (a sight) old(obj *v1alpha1.CachedVolume) bool {
 // changed. Errors: ErrFenced if nobody knows which node it is.
 func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, v volume.Volume, access sight, old bool) (restored bool, err error) {
 	e, unknown := unknownExport(v, access.Access, old)
-	if !unknown {
+	if !unknown || e.ReadOnly { // who could not write has nothing to flush
 		return false, nil
 	}
 	pool, err := s.poolOf(ctx, access.at, e.Initiator)

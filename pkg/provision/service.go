@@ -132,6 +132,9 @@ func (s *Service) Expand(ctx context.Context, id volume.ID, size int64) (int64, 
 	if obj.Spec.Static != nil {
 		return size, nil
 	}
+	if obj.Status.OwnerNode == volume.Readers && obj.Status.Publication == v1alpha1.PublicationPublished {
+		return 0, fmt.Errorf("%w: volume %s is read by %s, and what many read does not change: expand it while nobody has it", volume.ErrInUse, id, volume.NamesOfReaders(obj.Status.Readers))
+	}
 	storage, err := s.storage(placeOf(obj), volume.ErrUnavailable)
 	if err != nil {
 		return 0, err

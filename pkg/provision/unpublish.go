@@ -31,6 +31,9 @@ func (s *Service) Unpublish(ctx context.Context, id volume.ID, node string) erro
 	if err != nil {
 		return err
 	}
+	if obj.Status.OwnerNode == volume.Readers {
+		return s.unpublishReader(ctx, obj, node)
+	}
 	if node != "" && node != obj.Status.OwnerNode {
 		if obj.Spec.Static != nil {
 			return nil
@@ -123,7 +126,7 @@ func (s *Service) settle(ctx context.Context, id volume.ID, at place) error {
 			return err
 		}
 	}
-	return s.revoke(ctx, v, access, access.old(obj), "")
+	return s.revoke(ctx, v, access, access.old(obj), func(backend.Export) bool { return false })
 }
 
 // shutOutOther ends the access of a node that is not the owner.
@@ -157,6 +160,9 @@ func (s *Service) shutOutOther(ctx context.Context, id volume.ID, at place, node
 	}
 	if restored, err := s.restoreOwner(ctx, obj, v, access, false); restored || err != nil {
 		return err // it may have to flush
+	}
+	if obj.Status.OwnerNode == volume.Readers && slices.Contains(obj.Status.Readers, node) {
+		return nil // it reads again
 	}
 	owner, err := s.hostName(ctx, at, obj.Status.OwnerNode)
 	if err != nil || strings.EqualFold(owner, initiator) { // also if it has become the owner meanwhile

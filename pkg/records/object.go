@@ -220,6 +220,25 @@ func Fence(obj *v1alpha1.CachedVolume) volume.Fence {
 	}
 }
 
+// FenceFor is Fence as a node has it: a reader's has its own name.
+func FenceFor(obj *v1alpha1.CachedVolume, node string) volume.Fence {
+	f := Fence(obj)
+	if f.Node == volume.Readers {
+		f.Node = node
+	}
+	return f
+}
+
+// published reports whether f is the ownership that the object shows, and its node may have the
+// volume attached.
+func published(obj *v1alpha1.CachedVolume, f volume.Fence) bool {
+	return FenceFor(obj, f.Node) == f && obj.Status.Publication == v1alpha1.PublicationPublished &&
+		(obj.Status.OwnerNode != volume.Readers || slices.Contains(obj.Status.Readers, f.Node))
+}
+
+// byMany reports whether many nodes read the volume, and none is its owner.
+func byMany(obj *v1alpha1.CachedVolume) bool { return obj.Status.OwnerNode == volume.Readers }
+
 // Volume returns the volume that the object records. Errors: as Spec.
 func Volume(obj *v1alpha1.CachedVolume) (volume.Volume, error) {
 	spec, err := Spec(obj)
@@ -230,6 +249,7 @@ func Volume(obj *v1alpha1.CachedVolume) (volume.Volume, error) {
 		ID:            volume.ID(obj.Name),
 		Spec:          spec,
 		Fence:         Fence(obj),
+		Readers:       slices.Clone(obj.Status.Readers),
 		Published:     obj.Status.Publication == v1alpha1.PublicationPublished,
 		PossiblyDirty: obj.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty,
 		Deleting:      obj.DeletionTimestamp != nil,

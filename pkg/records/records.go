@@ -88,8 +88,11 @@ func (r *Records) PendActivation(ctx context.Context, id volume.ID, f volume.Fen
 		if err != nil {
 			return err
 		}
-		if Fence(obj) != f || obj.Status.Publication != v1alpha1.PublicationPublished {
+		if !published(obj, f) {
 			return fencedError(obj, f)
+		}
+		if byMany(obj) {
+			return nil // what readers have cached does not get old, and there is one place for an activation
 		}
 		err = WriteStatus(ctx, r.client, obj, func(s *v1alpha1.CachedVolumeStatus) { s.PendingActivation = objectActivation(a) })
 		// An API server drops what the definition does not have, without an error.
@@ -105,8 +108,11 @@ func (r *Records) PendActivation(ctx context.Context, id volume.ID, f volume.Fen
 // SetActivation implements volume.Records.
 func (r *Records) SetActivation(ctx context.Context, id volume.ID, f volume.Fence, a volume.Activation) error {
 	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
-		if Fence(obj) != f {
+		if FenceFor(obj, f.Node) != f {
 			return fencedError(obj, f)
+		}
+		if byMany(obj) {
+			return nil
 		}
 		known := volume.Volume{Activation: activation(obj.Status.Activation), Pending: activation(obj.Status.PendingActivation)}
 		switch {
@@ -164,7 +170,7 @@ func (r *Records) TakeWarmSource(ctx context.Context, id volume.ID, f volume.Fen
 
 // fencedError says what the record shows instead of f.
 func fencedError(obj *v1alpha1.CachedVolume, f volume.Fence) error {
-	now := Fence(obj)
+	now := FenceFor(obj, f.Node)
 	if now.UID != f.UID {
 		return fmt.Errorf("%w: CachedVolume %s has UID %s, this node knows %s: the volume was deleted and made anew", volume.ErrFenced, obj.Name, now.UID, f.UID)
 	}

@@ -30,17 +30,15 @@ const (
 // changed, and with r.Warning always: the recorder folds repetitions.
 func (r *Records) Report(ctx context.Context, id volume.ID, rep volume.CacheReport) error {
 	if rep.EventOnly {
-		obj, err := Load(ctx, r.client, id)
-		if err != nil {
-			return err
-		}
-		Emit(ctx, r.client, r.events, obj, Event{Warning: rep.Warning, Reason: rep.Reason, Action: actionCache, Note: rep.Message})
-		return nil
+		return r.emitReport(ctx, id, rep)
 	}
 	var seen *v1alpha1.CachedVolume
 	var changed bool
 	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
 		seen = obj
+		if byMany(obj) {
+			return nil // a condition is one node's word
+		}
 		if rep.Owner != "" && obj.Status.OwnerNode != rep.Owner {
 			return nil
 		}
@@ -81,6 +79,16 @@ func (r *Records) ReportTorn(ctx context.Context, id volume.ID, f volume.Fence, 
 		return err
 	}
 	Emit(ctx, r.client, r.events, seen, Event{Warning: true, Reason: v1alpha1.ReasonUncleanStop, Action: actionCache, Note: message})
+	return nil
+}
+
+// emitReport is Report without a condition.
+func (r *Records) emitReport(ctx context.Context, id volume.ID, rep volume.CacheReport) error {
+	obj, err := Load(ctx, r.client, id)
+	if err != nil {
+		return err
+	}
+	Emit(ctx, r.client, r.events, obj, Event{Warning: rep.Warning, Reason: rep.Reason, Action: actionCache, Note: rep.Message})
 	return nil
 }
 

@@ -22,6 +22,7 @@ func (r *Records) ReportCache(ctx context.Context, id volume.ID, node string, st
 		switch owner := obj.Status.OwnerNode; {
 		case owner == node:
 			obj.Status.Cache = reported(obj, st)
+		case owner == volume.Readers: // there is one place for what each of them would say
 		case st != nil:
 			return fmt.Errorf("%w: CachedVolume %s is owned by node %q, not by %q", volume.ErrFenced, id, owner, node)
 		}

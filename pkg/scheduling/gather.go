@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -120,7 +121,10 @@ func ofRecord(obj *v1alpha1.CachedVolume, capacity int64) *Cache {
 		return nil
 	}
 	c := &Cache{Mirror: obj.Spec.Redundancy == v1alpha1.RedundancyMirror, Bytes: sizeOf(obj.Spec.CacheSize, obj.Spec.MaxCacheSize, cmp.Or(ptr.Deref(obj.Spec.CapacityBytes, 0), capacity))}
-	if dirty || obj.Status.Publication == v1alpha1.PublicationPublished {
+	switch many := obj.Status.OwnerNode == volume.Readers; {
+	case many: // any node may read it, and those that do have a cache of it
+		c.RetainedOn = slices.Clone(obj.Status.Readers)
+	case dirty || obj.Status.Publication == v1alpha1.PublicationPublished:
 		c.Owner = obj.Status.OwnerNode
 	}
 	for _, r := range obj.Status.RetainedCaches {

@@ -221,6 +221,10 @@ type Volume struct {
 	Fence Fence
 	// Published says whether the fence's node may have it attached.
 	Published bool
+	// Readers are the nodes that may have it attached to read it, if the fence's node is Readers.
+	Readers []string
+	// ReadOnly is true of what For shows of a volume that many read.
+	ReadOnly bool
 	// PossiblyDirty says whether the fence's node may hold unflushed writes.
 	PossiblyDirty bool
 	// Deleting says that the record waits for its last user.
@@ -311,6 +315,10 @@ type Provisioner interface {
 	// record was lost. It is nil for other volumes.
 	// Errors: ErrNotFound, ErrNodeNotFound, ErrFenced, ErrInUse, ErrBackend.
 	Publish(ctx context.Context, id ID, node string, spec *Spec, cred *Credentials) (Publication, error)
+	// PublishReader makes node one of those that read the volume, which nobody writes then: on
+	// return the record names it, and the backend admits its initiator to read. spec is as in
+	// Publish. Errors: those of Publish; ErrInvalid for a volume that cannot be read by many.
+	PublishReader(ctx context.Context, id ID, node string, spec *Spec, cred *Credentials) (Publication, error)
 	// Unpublish ends node's entitlement. While the node may hold unflushed
 	// writes it keeps its access, so that it can flush when it returns (I2).
 	// Errors: ErrBackend.

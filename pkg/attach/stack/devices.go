@@ -36,7 +36,7 @@ func (s *Stack) CacheTable(e *state.Entry, meta lvm.LV, data string, o Origin, c
 // CreateTop makes the top device. One that a pod gets itself refuses discards, if it is
 // cached (RefuseDiscards).
 func (s *Stack) CreateTop(ctx context.Context, e *state.Entry, t devmapper.Table) error {
-	top, err := s.EnsureDevice(ctx, layout.Device(e.ID, layout.Top), layout.UUID(e.Fence, layout.Top), t)
+	top, err := s.ensureOf(ctx, e, layout.Top, t)
 	if _, cached := t.Cache(); err != nil || !cached || !e.Raw {
 		return err
 	}
@@ -82,6 +82,16 @@ func (s *Stack) EnsureReadOnly(ctx context.Context, name, uuid string, t devmapp
 	return s.ensure(ctx, s.DM.CreateReadOnly, name, uuid, t)
 }
 
+// ensureOf is EnsureDevice for what a pod's reads and writes pass through: only its reads, if the
+// volume is one of many readers.
+func (s *Stack) ensureOf(ctx context.Context, e *state.Entry, part layout.Part, t devmapper.Table) (devmapper.Info, error) {
+	create := s.DM.Create
+	if e.ReadOnly {
+		create = s.DM.CreateReadOnly
+	}
+	return s.ensure(ctx, create, layout.Device(e.ID, part), layout.UUID(e.Fence, part), t)
+}
+
 type createFunc func(ctx context.Context, name, uuid string, t devmapper.Table) (devmapper.Info, error)
 
 func (s *Stack) ensure(ctx context.Context, create createFunc, name, uuid string, t devmapper.Table) (devmapper.Info, error) {
@@ -108,7 +118,15 @@ func (s *Stack) Reload(ctx context.Context, name string, t devmapper.Table) erro
 
 // ReloadBy is Reload with another way to resume.
 func (s *Stack) ReloadBy(ctx context.Context, name string, t devmapper.Table, resume func(ctx context.Context, name string) error) error {
-	if err := s.DM.Load(ctx, name, t); err != nil {
+	load := s.DM.Load
+	infos, err := s.DM.Info(ctx, name)
+	if err != nil {
+		return fmt.Errorf("load table of %s: %w", name, err)
+	}
+	if infos[name].ReadOnly { // it stays so: what is above must not write
+		load = s.DM.LoadReadOnly
+	}
+	if err := load(ctx, name, t); err != nil {
 		return fmt.Errorf("load table of %s: %w", name, err)
 	}
 	return s.SwapIn(ctx, name, resume)

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/transport"
-	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // Origin is the device over the paths of the connected remote device.
@@ -32,8 +32,12 @@ func Over(devno, path string, o transport.Origin) Origin {
 // while all of them are lost, like a single session does within its replacement
 // timeout; linear over one, so that the origin is measured by itself and can be
 // swapped below a live cache.
-func (s *Stack) JoinPaths(ctx context.Context, id volume.ID, f volume.Fence, o transport.Origin) (Origin, error) {
-	info, err := s.EnsureDevice(ctx, layout.Device(id, layout.Origin), layout.UUID(f, layout.Origin), OriginTable(uint64(o.SizeBytes)/devmapper.SectorSize, o.DevNos))
+//
+// Over a LUN that the storage server lets nobody write it is read-only. dm-cache opens its origin for
+// writing (parse_origin_dev in drivers/md/dm-cache-target.c), which such a disk refuses (sd_open in
+// drivers/scsi/sd.c) and a read-only device of the device mapper does not.
+func (s *Stack) JoinPaths(ctx context.Context, e *state.Entry, o transport.Origin) (Origin, error) {
+	info, err := s.ensureOf(ctx, e, layout.Origin, OriginTable(uint64(o.SizeBytes)/devmapper.SectorSize, o.DevNos))
 	if err != nil {
 		return Origin{}, err
 	}

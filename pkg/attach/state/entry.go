@@ -91,6 +91,9 @@ type Entry struct {
 	Full bool `json:"full,omitempty"`
 	// Raw is true if pods have the volume as a block device, and no filesystem between.
 	Raw bool `json:"raw,omitempty"`
+	// ReadOnly is true of a volume that this node reads as one of many: none of its devices over the
+	// origin can be written to.
+	ReadOnly bool `json:"readOnly,omitempty"`
 	// WWID is the identity of the attached LUN, as it says itself; "" if it has none, or
 	// of a version before.
 	WWID string `json:"wwid,omitempty"`
@@ -205,6 +208,7 @@ func (e *Entry) Validate() error {
 		{!e.Cached() && (e.Activated || e.Clean), "a volume without a cache has one that is active or clean"},
 		{e.Unsafe && (e.Mode != volume.ModeWriteback || e.Clean), "a cache that takes no writes, or is clean, drops flushes"},
 		{e.Clean && e.State == Staged, "a cache in use is clean"},
+		{e.ReadOnly && e.Mode == volume.ModeWriteback, "a volume that is only read has a cache that takes writes"},
 		{e.State == Prewarmed && e.Prewarm == nil, "nothing says what was copied before the volume came"},
 		{e.Prewarm != nil && e.Activated, "a cache in use is still a copy"},
 		{e.Prewarm != nil && e.State != Prewarmed && e.State != Staging && e.State != Wiping, "a copy outlived the stage that it was for"},

@@ -113,6 +113,8 @@ func (p *Provisioner) Publish(_ context.Context, id volume.ID, node string, stat
 		return volume.Publication{}, fmt.Errorf("%w: %s", volume.ErrNotFound, id)
 	case !slices.Contains(p.nodes, node):
 		return volume.Publication{}, fmt.Errorf("%w: %s", volume.ErrNodeNotFound, node)
+	case v.Published && v.Fence.Node == volume.Readers:
+		return volume.Publication{}, fmt.Errorf("%w: %s is read by %v", volume.ErrInUse, id, v.Readers)
 	case v.Published && v.Fence.Node != node:
 		return volume.Publication{}, fmt.Errorf("%w: %s is published to %s", volume.ErrFenced, id, v.Fence.Node)
 	}
@@ -124,6 +126,32 @@ func (p *Provisioner) Publish(_ context.Context, id volume.ID, node string, stat
 	return volume.Publication{Fence: v.Fence, Source: volume.Source{ISCSI: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.test:" + string(id)}}}, nil
 }
 
+// PublishReader implements volume.Provisioner.
+func (p *Provisioner) PublishReader(_ context.Context, id volume.ID, node string, _ *volume.Spec, _ *volume.Credentials) (volume.Publication, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	v, ok := p.volumes[id]
+	switch {
+	case !ok:
+		return volume.Publication{}, fmt.Errorf("%w: %s", volume.ErrNotFound, id)
+	case !slices.Contains(p.nodes, node):
+		return volume.Publication{}, fmt.Errorf("%w: %s", volume.ErrNodeNotFound, node)
+	case v.Published && v.Fence.Node != volume.Readers:
+		return volume.Publication{}, fmt.Errorf("%w: %s is published to %s", volume.ErrInUse, id, v.Fence.Node)
+	}
+	if v.Fence.Node != volume.Readers {
+		v.Fence.Node, v.Readers = volume.Readers, nil
+		v.Fence.Generation++
+	}
+	if !slices.Contains(v.Readers, node) {
+		v.Readers = append(v.Readers, node)
+	}
+	v.Published = true
+	f := v.Fence
+	f.Node = node
+	return volume.Publication{Fence: f, Source: volume.Source{ISCSI: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.test:" + string(id)}}}, nil
+}
+
 // Unpublish implements volume.Provisioner.
 func (p *Provisioner) Unpublish(_ context.Context, id volume.ID, node string) error {
 	p.mu.Lock()
@@ -131,6 +159,10 @@ func (p *Provisioner) Unpublish(_ context.Context, id volume.ID, node string) er
 	v, ok := p.volumes[id]
 	if !ok {
 		return fmt.Errorf("%w: %s", volume.ErrNotFound, id)
+	}
+	if v.Fence.Node == volume.Readers {
+		v.Readers = slices.DeleteFunc(v.Readers, func(n string) bool { return n == node || node == volume.Readers })
+		v.Published = len(v.Readers) > 0
 	}
 	if v.Fence.Node == node {
 		v.Published = false
