@@ -47,6 +47,7 @@ var notFollowed = map[string]string{
 	"docs/how-to/kind.md":                      ownRing,
 	"docs/how-to/measure-your-own-load.md":     "each command measures for minutes, with an image of the reader's; the spec labelled bench-command runs it; " + checked,
 	"docs/how-to/rescue-a-dead-nodes-cache.md": "TestKernelRescue and TestKernelRescueOverDriver run the program on a dead node's SSD; " + checked,
+	"docs/how-to/read-by-many.md":              "its manifests are examples; specs of readers make what it describes; " + checked,
 	"docs/how-to/scrub.md":                     "it needs a volume with a cache of some age; the spec labelled scrub does what it describes; " + checked,
 	"docs/how-to/snapshots.md":                 "its manifests are examples; specs of snapshots, freezes and groups make what it describes; " + checked,
 	"docs/reference/campaigns.md":              ownRing,

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/target"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -134,8 +135,9 @@ func (d *disk) warm() {
 func checkSame(t *testing.T, a, b string) {
 	t.Helper()
 	buf := aligned(4 * mib)
-	f := openDirect(t, a)
-	_, err := f.ReadAt(buf, 0)
+	f, err := blockdev.OpenDirect(a)
+	mustPass(t, "open", err)
+	_, err = f.ReadAt(buf, 0)
 	mustPass(t, "read", errors.Join(err, f.Close()))
 	check(t, b, buf, 0)
 }
@@ -143,8 +145,9 @@ func checkSame(t *testing.T, a, b string) {
 // checkReads reads from a device past the page cache.
 func checkReads(t *testing.T, device string) {
 	t.Helper()
-	f := openDirect(t, device)
-	_, err := f.ReadAt(aligned(4096), 0)
+	f, err := blockdev.OpenDirect(device)
+	mustPass(t, "open", err)
+	_, err = f.ReadAt(aligned(4096), 0)
 	mustPass(t, "the other reader reads on", errors.Join(err, f.Close()))
 }
 

@@ -59,7 +59,7 @@ var codeActs = map[string]map[string]string{
 		"run":      "prepare phase freeze hold thaw phase",
 	},
 	"../../pkg/provision": {
-		"Publish":       "newOwner inspect publishable publishServed",
+		"publish":       "newOwner inspect publishable publishServed",
 		"newOwner":      "pool UpdatePool",
 		"publishServed": "publishOn",
 		"publishOn":     "restoreOwner decideClaim revoke writeOwner Export",

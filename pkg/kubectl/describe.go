@@ -129,10 +129,13 @@ func (o *describeOptions) identity(w io.Writer, v *volume, node nodeState) {
 		line(w, "Capacity", "%s", quantity.Text(n))
 	}
 	line(w, "Origin", "%s", origin(v))
-	if v.Status.OwnerNode == "" {
+	switch owner := v.Status.OwnerNode; owner {
+	case "":
 		line(w, "Node", "none yet")
-	} else {
-		line(w, "Node", "%s (%s)", v.Status.OwnerNode, o.nodeWords(node))
+	case domain.Readers:
+		line(w, "Read by", "%s", orNone(domain.NamesOfReaders(v.Status.Readers)))
+	default:
+		line(w, "Node", "%s (%s)", owner, o.nodeWords(node))
 	}
 	line(w, "State", "%s, %s, generation %s", orNone(string(v.Status.Publication)), orNone(string(v.Status.DirtyState)), number(v.Status.Generation))
 	asked := "mode " + string(v.Spec.CacheMode)
