@@ -132,3 +132,27 @@ func TestReaderShutOut(t *testing.T) {
 	l.gone(l.a)
 	l.stay(l.b, 2, 5)
 }
+
+// TestReaderPreload: the cache of a reader is filled with all that it has room for, by either method, while
+// its pod reads, and none of what serves meanwhile can be written to.
+func TestReaderPreload(t *testing.T) {
+	for _, method := range []volume.MoveMethod{volume.MethodClone, volume.MethodStream} {
+		t.Run(string(method), func(t *testing.T) {
+			l := newPreloadLife(t, volume.ModeWriteback, method, "")
+			l.stay(l.a, 1, 0, 1, 2, 3, 10)
+			l.req = l.readBy(l.b.name)
+			l.begin(l.b)
+			if e := l.b.entry(); e.Hydration == nil || !e.Hydration.Preload || !e.ReadOnly || e.Mode != volume.ModeWritethrough {
+				t.Fatalf("no preload of a reader: %+v", e)
+			}
+			l.hydration(l.b, l.a, 1)
+			l.reads(l.b, l.req)
+			l.hydration(l.b, l.a, wholeHydration)
+			l.reads(l.b, l.req)
+			if e := l.b.entry(); e.Hydration != nil {
+				t.Errorf("the preload does not end: %+v", e.Hydration)
+			}
+			l.gone(l.b)
+		})
+	}
+}
