@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-logr/logr"
@@ -56,11 +57,11 @@ func (s *Service) accountFor(ctx context.Context, id volume.ID, node host, given
 	return account{given: *given}, nil
 }
 
-// RenewAccount admits the owner of a volume anew, with the account of the key that its node has
-// now, if the storage server has that of another one (states.md, The account of an admission).
-// wait reports that this is due once the owner has no session any more. Errors: ErrUnavailable,
-// ErrBackend.
-func (s *Service) RenewAccount(ctx context.Context, id volume.ID) (wait bool, err error) {
+// RenewAccount admits a node anew that is the owner of a volume or reads it, with the account of the
+// key that it has now, if the storage server has that of another one (states.md, The account of an
+// admission). wait reports that this is due once the node has no session any more. Errors:
+// ErrUnavailable, ErrBackend.
+func (s *Service) RenewAccount(ctx context.Context, id volume.ID, node string) (wait bool, err error) {
 	if s.loginKey == nil {
 		return false, nil
 	}
@@ -73,13 +74,13 @@ func (s *Service) RenewAccount(ctx context.Context, id volume.ID) (wait bool, er
 	}
 	at := placeOf(obj)
 	err = s.background(ctx, at, func(ctx context.Context) (err error) {
-		wait, err = s.renewAccount(ctx, id, at)
+		wait, err = s.renewAccount(ctx, id, node, at)
 		return err
 	})
 	return wait, err
 }
 
-func (s *Service) renewAccount(ctx context.Context, id volume.ID, at place) (wait bool, err error) {
+func (s *Service) renewAccount(ctx context.Context, id volume.ID, node string, at place) (wait bool, err error) {
 	storage, err := s.storage(at, volume.ErrUnavailable)
 	if err != nil {
 		return false, err
@@ -98,7 +99,10 @@ func (s *Service) renewAccount(ctx context.Context, id volume.ID, at place) (wai
 	if err != nil || !HasAccount(obj) || placeOf(obj) != at || access.old(obj) {
 		return false, err
 	}
-	owner, err := s.pool(ctx, obj.Status.OwnerNode)
+	if !slices.Contains(AccountsOf(obj), node) {
+		return false, nil
+	}
+	owner, err := s.pool(ctx, node)
 	if owner == nil || owner.Status.LoginPublicKey == "" || err != nil {
 		return false, err
 	}
@@ -106,7 +110,7 @@ func (s *Service) renewAccount(ctx context.Context, id volume.ID, at place) (wai
 	if err != nil {
 		return false, err
 	}
-	fence := records.Fence(obj)
+	fence := records.FenceFor(obj, node)
 	for _, e := range access.Exports {
 		switch {
 		case !strings.EqualFold(e.Initiator, owner.Status.InitiatorIQN) || e.Generation != fence.Generation || access.Generation != fence.Generation,
@@ -115,16 +119,28 @@ func (s *Service) renewAccount(ctx context.Context, id volume.ID, at place) (wai
 		case e.LoggedIn:
 			return true, nil
 		}
-		grant := backend.Grant{Initiator: e.Initiator, Generation: fence.Generation}
+		grant := backend.Grant{Initiator: e.Initiator, Generation: fence.Generation, ReadOnly: e.ReadOnly}
 		if grant.Credentials, err = by.of(id, fence); err != nil {
 			return false, err
 		}
 		if _, err := storage.Export(access.of(ctx), id, grant); err != nil {
-			return false, fmt.Errorf("admit node %s to volume %s with its new key: %w", obj.Status.OwnerNode, id, err)
+			return false, fmt.Errorf("admit node %s to volume %s with its new key: %w", node, id, err)
 		}
-		logr.FromContextOrDiscard(ctx).Info("Admitted a node anew, which has another key", "volume", id, "node", obj.Status.OwnerNode, "generation", fence.Generation, "was", e.Username)
+		logr.FromContextOrDiscard(ctx).Info("Admitted a node anew, which has another key", "volume", id, "node", node, "generation", fence.Generation, "was", e.Username)
 	}
 	return false, nil
+}
+
+// AccountsOf are the nodes that a storage server admits to a record's volume; none of a volume of
+// another kind, or that is not published.
+func AccountsOf(obj *v1alpha1.CachedVolume) []string {
+	switch {
+	case !HasAccount(obj):
+		return nil
+	case obj.Status.OwnerNode == volume.Readers:
+		return obj.Status.Readers
+	}
+	return []string{obj.Status.OwnerNode}
 }
 
 // HasAccount reports whether a record's volume is one of a storage server that is published.

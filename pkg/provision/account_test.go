@@ -159,7 +159,7 @@ func testRenewAccount(t *testing.T, _ *rest.Config, f *fixture) {
 		t.Helper()
 		k.granted = volume.Credentials{}
 		k.takeSteps()
-		wait, err := k.svc.RenewAccount(t.Context(), k.id)
+		wait, err := k.svc.RenewAccount(t.Context(), k.id, a)
 		if err != nil || wait != wantWait || (k.granted.Username != "") != wantNew || len(k.takeSteps()) > 0 != wantNew {
 			t.Errorf("%s: wait %v, admitted as %q, %v; want %v, %v", what, wait, k.granted.Username, err, wantWait, wantNew)
 		}
@@ -180,7 +180,7 @@ func testRenewAccount(t *testing.T, _ *rest.Config, f *fixture) {
 	k.setKey(t, a, newKey(t))
 	renew("another key of the controller", false, false)
 	k.controller, k.keyErr = old, volume.ErrUnavailable
-	if _, err := k.svc.RenewAccount(t.Context(), k.id); !errors.Is(err, volume.ErrUnavailable) {
+	if _, err := k.svc.RenewAccount(t.Context(), k.id, a); !errors.Is(err, volume.ErrUnavailable) {
 		t.Errorf("without the controller's key: %v", err)
 	}
 	k.keyErr = nil
@@ -209,11 +209,11 @@ func testRenewSecret(t *testing.T, _ *rest.Config, f *fixture) {
 	k.setKey(t, a, nil)
 	k.publishTo(t, a, chap)
 	k.setKey(t, a, key)
-	if wait, err := k.svc.RenewAccount(t.Context(), k.id); wait || err != nil || !k.granted.Equal(*chap) {
+	if wait, err := k.svc.RenewAccount(t.Context(), k.id, a); wait || err != nil || !k.granted.Equal(*chap) {
 		t.Errorf("wait %v, %v, account %s", wait, err, k.granted.Username)
 	}
 	k.agrees(t, "published anew", a, k.publishTo(t, a, chap))
-	if wait, err := k.svc.RenewAccount(t.Context(), "not-there"); wait || err != nil {
+	if wait, err := k.svc.RenewAccount(t.Context(), "not-there", a); wait || err != nil {
 		t.Errorf("a volume that is gone: %v, %v", wait, err)
 	}
 }

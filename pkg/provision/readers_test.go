@@ -220,3 +220,32 @@ func (f *fixture) restore(t *testing.T, old *v1alpha1.CachedVolume) {
 		t.Fatal(err)
 	}
 }
+
+// testReadersAccount: of two readers one has another key, and is admitted anew, to read.
+func testReadersAccount(t *testing.T, _ *rest.Config, f *fixture) {
+	k := withKeys(t, f)
+	a, b := k.node("a"), k.node("b")
+	rec := records.New(f.client, f.events, f.svc.now)
+	if err := rec.SetFormatted(t.Context(), f.id, k.publishTo(t, a, nil).Fence, volume.FormatDone); err != nil {
+		t.Fatal(err)
+	}
+	f.unpublish(t, a)
+	read := map[string]volume.Publication{}
+	for _, node := range []string{a, b} {
+		p, err := k.svc.PublishReader(t.Context(), k.id, node, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.agrees(t, node, node, p)
+		read[node] = p
+	}
+	k.setKey(t, a, newKey(t))
+	k.granted = volume.Credentials{}
+	for _, node := range []string{b, a} {
+		if wait, err := k.svc.RenewAccount(t.Context(), k.id, node); wait || err != nil || (k.granted.Username != "") != (node == a) {
+			t.Errorf("%s: wait %v, %v, granted %q", node, wait, err, k.granted.Username)
+		}
+	}
+	k.agrees(t, "admitted anew", a, read[a])
+	f.wantReaders(t, true, a, b)
+}

@@ -461,13 +461,13 @@ func testServersAccount(t *testing.T, _ *rest.Config, f *fixture) {
 	}
 	before, _ := second.Volume(id)
 	k.setKey(t, a, newKey(t))
-	if wait, err := k.svc.RenewAccount(t.Context(), id); wait || err != nil {
+	if wait, err := k.svc.RenewAccount(t.Context(), id, a); wait || err != nil {
 		t.Fatalf("wait %v, %v", wait, err)
 	}
 	if after, _ := second.Volume(id); after.Access.Exports[0].Username == before.Access.Exports[0].Username {
 		t.Error("the account is that of the key before")
 	}
 	delete(k.svc.servers, "second")
-	_, err := k.svc.RenewAccount(t.Context(), id)
+	_, err := k.svc.RenewAccount(t.Context(), id, a)
 	wantNamed(t, err, volume.ErrUnavailable, `"second"`)
 }

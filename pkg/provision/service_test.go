@@ -50,6 +50,7 @@ func TestService(t *testing.T) {
 		"warm source":                      testWarmSource,
 		"restored warm source":             testWarmSourceRestored,
 		"readers":                          testReaders,
+		"readers with keys":                testReadersAccount,
 		"readers refused":                  testReadersRefused,
 		"readers of one initiator":         testReadersTwins,
 		"readers with failures":            testReadersConverge,

@@ -67,7 +67,7 @@ func TestSilentServer(t *testing.T) {
 			"settle": func(ctx context.Context, svc *Service) error { return svc.Settle(ctx, "released") },
 			"retire": func(ctx context.Context, svc *Service) error { return svc.Retire(ctx, "deleted") },
 			"renew": func(ctx context.Context, svc *Service) error {
-				_, err := svc.RenewAccount(ctx, "v")
+				_, err := svc.RenewAccount(ctx, "v", obj.Status.OwnerNode)
 				return err
 			},
 			"named": func(ctx context.Context, svc *Service) error {

@@ -86,7 +86,7 @@ func (a *accounts) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	}
 	a.known[req.Name] = pool.Status.LoginPublicKey
 	for i := range list.Items {
-		after, err := a.renew(ctx, &list.Items[i])
+		after, err := a.renew(ctx, &list.Items[i], req.Name)
 		switch {
 		case errors.Is(err, volume.ErrBusy):
 			after = lockedRetry
@@ -102,14 +102,14 @@ func (a *accounts) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 }
 
 // renew looks at one volume; again is when to look once more.
-func (a *accounts) renew(ctx context.Context, obj *v1alpha1.CachedVolume) (again time.Duration, err error) {
+func (a *accounts) renew(ctx context.Context, obj *v1alpha1.CachedVolume, node string) (again time.Duration, err error) {
 	id := volume.ID(obj.Name)
 	unlock, ok := a.Locks.TryLock(string(id))
 	if !ok {
 		return lockedRetry, nil
 	}
 	defer unlock()
-	wait, err := a.Volumes.RenewAccount(ctx, id)
+	wait, err := a.Volumes.RenewAccount(ctx, id, node)
 	if wait {
 		again = cmp.Or(a.AccountPause, accountPause)
 	}

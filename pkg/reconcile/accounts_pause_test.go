@@ -25,7 +25,7 @@ type renewals struct {
 	wait map[volume.ID]bool
 }
 
-func (r renewals) RenewAccount(_ context.Context, id volume.ID) (bool, error) {
+func (r renewals) RenewAccount(_ context.Context, id volume.ID, _ string) (bool, error) {
 	return r.wait[id], r.errs[id]
 }
 

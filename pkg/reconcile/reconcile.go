@@ -62,7 +62,7 @@ type Volumes interface {
 	FinishExpansions(ctx context.Context, lock func(key string) (unlock func(), ok bool)) error
 	// RenewAccount admits the owner of a volume anew if its node has another key since; wait
 	// reports that this is due once the owner has no session any more.
-	RenewAccount(ctx context.Context, id volume.ID) (wait bool, err error)
+	RenewAccount(ctx context.Context, id volume.ID, node string) (wait bool, err error)
 	// NamedNodes reads what names nodes that are gone.
 	NamedNodes(ctx context.Context, nodes map[string]bool) (*provision.Named, error)
 }

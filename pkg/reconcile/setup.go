@@ -29,7 +29,7 @@ const (
 	handleIndex = "nearflash.volumeHandle"
 	// retainedCacheIndex finds CachedVolumes by the nodes that keep caches of them.
 	retainedCacheIndex = "nearflash.retainedCacheNode"
-	// ownerIndex finds CachedVolumes by the node that they are published to.
+	// ownerIndex finds CachedVolumes by the nodes that they are published to.
 	ownerIndex = "nearflash.ownerNode"
 	// migrationIndex finds CacheMigrations by their volume.
 	migrationIndex = "nearflash.migrationVolume"
@@ -119,10 +119,10 @@ func (r *Reconciler) index(ctx context.Context, in client.FieldIndexer) error {
 	}
 	err = in.IndexField(ctx, &v1alpha1.CachedVolume{}, ownerIndex, func(o client.Object) []string {
 		obj, ok := o.(*v1alpha1.CachedVolume)
-		if !ok || !provision.HasAccount(obj) {
+		if !ok {
 			return nil
 		}
-		return []string{obj.Status.OwnerNode}
+		return provision.AccountsOf(obj)
 	})
 	if err != nil {
 		return fmt.Errorf("index CachedVolumes: %w", err)
