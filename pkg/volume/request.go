@@ -1,5 +1,14 @@
 package volume
 
+// Publication is what a node needs to attach a published volume.
+type Publication struct {
+	Fence  Fence
+	Source Source
+	// LoginKey is the controller's public half, of which the node derives the account that the
+	// storage server admits it with; "" if that is the one of a Secret.
+	LoginKey string
+}
+
 // PublishRequest asks a node to show a staged volume to a pod.
 type PublishRequest struct {
 	ID           ID

@@ -286,15 +286,6 @@ type Prewarm struct {
 // FlushPending reports whether a flush was asked for that has not been reported.
 func (v Volume) FlushPending() bool { return v.FlushRequest != "" && v.FlushRequest != v.FlushDone }
 
-// Publication is what a node needs to attach a published volume.
-type Publication struct {
-	Fence  Fence
-	Source Source
-	// LoginKey is the controller's public half, of which the node derives the account that the
-	// storage server admits it with; "" if that is the one of a Secret.
-	LoginKey string
-}
-
 // Provisioner is the controller's side of a volume.
 //
 // All methods are idempotent in the sense of the CSI specification.
