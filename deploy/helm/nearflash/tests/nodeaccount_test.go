@@ -250,6 +250,8 @@ func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client)
 		"owner reports a flush":         {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Flush.Request = "now" }, true},
 		"other reports a flush":         {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Flush.Request = "now" }, false},
 		"owner reports a freeze":        {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Freeze = frozen() }, true},
+		"owner reports a preload":       {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Preload = v1alpha1.PreloadStatus{Request: "x", State: v1alpha1.PreloadRunning} }, true},
+		"other reports a preload":       {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Preload = v1alpha1.PreloadStatus{Request: "x", State: v1alpha1.PreloadRunning} }, false},
 		"other reports a freeze":        {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Freeze = frozen() }, false},
 		"owner takes the warm source":   {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.WarmSource = v1alpha1.WarmSource{} }, true},
 		"other takes the warm source":   {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.WarmSource = v1alpha1.WarmSource{} }, false},

@@ -109,6 +109,7 @@ func (c *cluster) testEveryVolumeField(t *testing.T, foreign client.Client) {
 		"Flush":                {Flush: v1alpha1.FlushStatus{Request: "x", CompletionTime: metav1.Now()}},
 		"Freeze":               {Freeze: frozen()},
 		"Scrub":                {Scrub: v1alpha1.ScrubStatus{Request: "x", CompletionTime: metav1.Now()}},
+		"Preload":              {Preload: v1alpha1.PreloadStatus{Request: "x", State: v1alpha1.PreloadCompleted}},
 		"PersistentVolumeName": {PersistentVolumeName: "pv"},
 		"Conditions":           {Conditions: cachedCondition()},
 		"Abandoned": {Abandoned: []v1alpha1.AbandonedWrites{{
