@@ -65,18 +65,19 @@ type PreloadStatus struct {
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
 
-	// totalBytes is what is asked for, in whole chunks, and cachedBytes what of it was in the
-	// cache when the node last looked.
+	// totalBytes is what is asked for, in whole chunks.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
 	TotalBytes *int64 `json:"totalBytes,omitempty"`
 
-	// cachedBytes is how much of totalBytes the cache has.
+	// cachedBytes is what of totalBytes the cache had when the node last looked.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
 	CachedBytes *int64 `json:"cachedBytes,omitempty"`
 
-	// startTime is when the node began, observedTime when it last looked.
+	// startTime is when the node began.
 	// +optional
 	StartTime metav1.Time `json:"startTime,omitempty,omitzero"`
 

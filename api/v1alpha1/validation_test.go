@@ -33,6 +33,7 @@ func TestAPIServer(t *testing.T) {
 	t.Run("changed objects", func(t *testing.T) { testChange(t, c) })
 	t.Run("holds", func(t *testing.T) { testHold(t, c) })
 	t.Run("parents", func(t *testing.T) { testParent(t, c) })
+	t.Run("preloads", func(t *testing.T) { testPreload(t, c) })
 	t.Run("targets", func(t *testing.T) { testTarget(t, c) })
 	t.Run("new pools", func(t *testing.T) { testPools(t, c) })
 	t.Run("what nodes say of their pools", func(t *testing.T) { testPoolStatus(t, c) })
@@ -125,9 +126,9 @@ func testCreate(t *testing.T, c client.Client) {
 		"writeback against the will": {change: loses(v1alpha1.CacheModeWriteback, v1alpha1.DirtyLossNone), want: needsNodeLoss},
 		"unsafe with consent":        {change: loses(v1alpha1.CacheModeWritebackUnsafe, v1alpha1.DirtyLossPowerLoss)},
 		"unsafe with less consent":   {change: loses(v1alpha1.CacheModeWritebackUnsafe, v1alpha1.DirtyLossNodeLoss), want: needsPowerLoss},
-		"none without a size": {change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode, s.CacheSize = v1alpha1.CacheModeNone, "" }},
-		"none with a size":    {change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode = v1alpha1.CacheModeNone }},
-		"a maximum":           {change: func(s *v1alpha1.CachedVolumeSpec) { s.MaxCacheSize = "1.5Gi" }},
+		"none without a size":        {change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode, s.CacheSize = v1alpha1.CacheModeNone, "" }},
+		"none with a size":           {change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode = v1alpha1.CacheModeNone }},
+		"a maximum":                  {change: func(s *v1alpha1.CachedVolumeSpec) { s.MaxCacheSize = "1.5Gi" }},
 		"a maximum in percent": {
 			change: func(s *v1alpha1.CachedVolumeSpec) { s.MaxCacheSize = "50%" },
 			want:   `spec.maxCacheSize: Invalid value: "50%": maxCacheSize must be a whole number of bytes, such as 50Gi or 1.5Gi`,
@@ -229,19 +230,6 @@ func testChange(t *testing.T, c client.Client) {
 			of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.PrewarmNode = "node-b" },
 			want: `spec: Invalid value: prewarmNode and prewarmRequest go together`,
 		},
-		"preload": {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) {
-			s.Preload = &v1alpha1.PreloadRequest{Request: "r1", Path: "models/..large", BandwidthBytesPerSecond: ptr.To[int64](1 << 20)}
-		}},
-		"preload of another path": {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) {
-			s.Preload = &v1alpha1.PreloadRequest{Request: "r2", Path: "models/../.."}
-		}, want: `spec.preload.path: Invalid value: "models/../..": path must be one from the root of the volume, without a leading / and without ..`},
-		"preload from /": {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) {
-			s.Preload = &v1alpha1.PreloadRequest{Request: "r2", Path: "/models"}
-		}, want: `spec.preload.path: Invalid value: "/models": path must be one from the root of the volume, without a leading / and without ..`},
-		"slow preload": {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) {
-			s.Preload = &v1alpha1.PreloadRequest{Request: "r2", BandwidthBytesPerSecond: ptr.To[int64](1)}
-		}, want: `spec.preload.bandwidthBytesPerSecond: Invalid value: 1: bandwidthBytesPerSecond must be 0 or at least 1048576 (1Mi)`},
-		"no preload":      {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.Preload = nil }},
 		"flush, scrub":    {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.FlushRequest, s.ScrubRequest = "2026-11-21T10:00:00Z", "b" }},
 		"warm start":      {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.From = v1alpha1.WarmStartOff }},
 		"claim":           {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.ClaimRef = &v1alpha1.ClaimReference{Namespace: "a", Name: "b"} }},
@@ -273,74 +261,6 @@ func testChange(t *testing.T, c client.Client) {
 			tc.change(&obj.Spec)
 			wantMessage(t, c.Update(t.Context(), obj, client.DryRunAll), tc.want)
 		})
-	}
-}
-
-func testPools(t *testing.T, c client.Client) {
-	tests := map[string]struct {
-		spec v1alpha1.CachePoolSpec
-		want string
-	}{
-		"empty":       {},
-		"device":      {spec: v1alpha1.CachePoolSpec{Devices: []string{"/dev/disk/by-id/nvme-*"}, Redundancy: v1alpha1.RedundancyMirror}},
-		"file":        {spec: v1alpha1.CachePoolSpec{Devices: []string{"/tmp/disk"}}, want: "spec.devices[0]: Invalid value: \"/tmp/disk\": spec.devices[0] in body should match '^/dev/.+'"},
-		"redundancy":  {spec: v1alpha1.CachePoolSpec{Redundancy: "raid5"}, want: `spec.redundancy: Unsupported value: "raid5": supported values: "none", "mirror"`},
-		"share":       {spec: v1alpha1.CachePoolSpec{NamespaceSharePercent: 100}},
-		"more shared": {spec: v1alpha1.CachePoolSpec{NamespaceSharePercent: 101}, want: "spec.namespaceSharePercent: Invalid value: 101: spec.namespaceSharePercent in body should be less than or equal to 100"},
-		"same device": {spec: v1alpha1.CachePoolSpec{Devices: []string{"/dev/a", "/dev/a"}}, want: `spec.devices[1]: Duplicate value: "/dev/a"`},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{GenerateName: "p-"}, Spec: tc.spec}
-			wantMessage(t, c.Create(t.Context(), pool, client.DryRunAll), tc.want)
-		})
-	}
-	stored := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: "stream"}}
-	if err := c.Create(t.Context(), stored); err != nil {
-		t.Fatal(err)
-	}
-	for key, want := range map[string]string{
-		strings.Repeat("A", 43) + "=": "",
-		strings.Repeat("A", 44):       "in body should match '^[A-Za-z0-9+/]{43}=$'",
-		"A=":                          "in body should be at least 44 chars long",
-	} {
-		for field, set := range map[string]func(*v1alpha1.CachePoolStatus){
-			"streamPublicKey": func(st *v1alpha1.CachePoolStatus) { st.StreamPublicKey = key },
-			"loginPublicKey":  func(st *v1alpha1.CachePoolStatus) { st.LoginPublicKey = key },
-		} {
-			changed := stored.DeepCopy()
-			set(&changed.Status)
-			err := c.Status().Update(t.Context(), changed, client.DryRunAll)
-			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), field+" "+want) {
-				t.Errorf("%s %q: got %v, want %q", field, key, err, want)
-			}
-		}
-	}
-	if err := c.Delete(t.Context(), stored); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func testPoolStatus(t *testing.T, c client.Client) {
-	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: "status"}}
-	if err := c.Create(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
-	key := publicKey()
-	for name, tc := range map[string]struct{ key, want string }{
-		"no key":    {},
-		"key":       {key: key},
-		"short key": {key: key[4:], want: `status.streamPublicKey: Invalid value: "` + key[4:] + `": streamPublicKey in body should be at least 44 chars long`},
-		"no base64": {key: "-" + key[1:], want: `status.streamPublicKey: Invalid value: "-` + key[1:] + `": streamPublicKey in body should match '^[A-Za-z0-9+/]{43}=$'`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			changed := pool.DeepCopy()
-			changed.Status.StreamPublicKey = tc.key
-			wantMessage(t, c.Status().Update(t.Context(), changed, client.DryRunAll), tc.want)
-		})
-	}
-	if err := c.Delete(t.Context(), pool); err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -277,12 +277,6 @@ func (v Volume) Asked() CacheMode {
 	return v.Spec.Mode
 }
 
-// Prewarm is a request to copy the cache of an attached volume to another node.
-type Prewarm struct {
-	// Node is the node that shall have the copy, Request the name of the request.
-	Node, Request string
-}
-
 // FlushPending reports whether a flush was asked for that has not been reported.
 func (v Volume) FlushPending() bool { return v.FlushRequest != "" && v.FlushRequest != v.FlushDone }
 

@@ -278,3 +278,9 @@ type HotSets interface {
 	// Store replaces it.
 	Store(ctx context.Context, id ID, uid string, h HotSet) error
 }
+
+// Prewarm is a request to copy the cache of an attached volume to another node.
+type Prewarm struct {
+	// Node is the node that shall have the copy, Request the name of the request.
+	Node, Request string
+}

@@ -42,15 +42,15 @@ func TestList(t *testing.T) {
 
 // kernel is a cache that takes a chunk in when it was read in so many rounds, as far as it has room.
 type kernel struct {
-	mu            sync.Mutex
-	clock         time.Time
-	after, room   int
-	reads         map[uint64]int
-	cached        []uint64
-	policy        devmapper.CachePolicy
-	failReads     int
-	failMaps      int
-	most, reading int
+	mu          sync.Mutex
+	clock       time.Time
+	after, room int
+	reads       map[uint64]int
+	cached      []uint64
+	policy      devmapper.CachePolicy
+	failReads   int
+	failMaps    int
+	reading     int
 }
 
 func (k *kernel) ReadAt(b []byte, at int64) (int, error) {

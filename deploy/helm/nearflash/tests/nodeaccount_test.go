@@ -238,20 +238,24 @@ func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client)
 		change      func(*v1alpha1.CachedVolumeStatus)
 		wantAllowed bool
 	}{
-		"owner sets a condition":        {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions = cachedCondition() }, true},
-		"other sets a condition":        {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions = cachedCondition() }, false},
-		"owner changes a condition":     {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions[0].Reason = "Other" }, true},
-		"other changes a condition":     {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions[0].Reason = "Other" }, false},
-		"other removes the conditions":  {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions = nil }, false},
-		"owner reports the cache":       {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Cache.DirtyBytes = new(int64(1)) }, true},
-		"other reports the cache":       {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Cache.DirtyBytes = new(int64(1)) }, false},
-		"owner removes the cache":       {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Cache = v1alpha1.CacheStatus{} }, true},
-		"other removes the cache":       {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Cache = v1alpha1.CacheStatus{} }, false},
-		"owner reports a flush":         {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Flush.Request = "now" }, true},
-		"other reports a flush":         {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Flush.Request = "now" }, false},
-		"owner reports a freeze":        {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Freeze = frozen() }, true},
-		"owner reports a preload":       {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Preload = v1alpha1.PreloadStatus{Request: "x", State: v1alpha1.PreloadRunning} }, true},
-		"other reports a preload":       {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Preload = v1alpha1.PreloadStatus{Request: "x", State: v1alpha1.PreloadRunning} }, false},
+		"owner sets a condition":       {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions = cachedCondition() }, true},
+		"other sets a condition":       {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions = cachedCondition() }, false},
+		"owner changes a condition":    {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions[0].Reason = "Other" }, true},
+		"other changes a condition":    {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions[0].Reason = "Other" }, false},
+		"other removes the conditions": {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions = nil }, false},
+		"owner reports the cache":      {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Cache.DirtyBytes = new(int64(1)) }, true},
+		"other reports the cache":      {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Cache.DirtyBytes = new(int64(1)) }, false},
+		"owner removes the cache":      {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Cache = v1alpha1.CacheStatus{} }, true},
+		"other removes the cache":      {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Cache = v1alpha1.CacheStatus{} }, false},
+		"owner reports a flush":        {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Flush.Request = "now" }, true},
+		"other reports a flush":        {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Flush.Request = "now" }, false},
+		"owner reports a freeze":       {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Freeze = frozen() }, true},
+		"owner reports a preload": {nodeA, func(s *v1alpha1.CachedVolumeStatus) {
+			s.Preload = v1alpha1.PreloadStatus{Request: "x", State: v1alpha1.PreloadRunning}
+		}, true},
+		"other reports a preload": {nodeB, func(s *v1alpha1.CachedVolumeStatus) {
+			s.Preload = v1alpha1.PreloadStatus{Request: "x", State: v1alpha1.PreloadRunning}
+		}, false},
 		"other reports a freeze":        {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Freeze = frozen() }, false},
 		"owner takes the warm source":   {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.WarmSource = v1alpha1.WarmSource{} }, true},
 		"other takes the warm source":   {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.WarmSource = v1alpha1.WarmSource{} }, false},
