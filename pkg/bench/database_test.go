@@ -111,6 +111,24 @@ type databases struct {
 	ran []string
 	// failAt fails what has this word.
 	failAt string
+	// moved is how many loads have begun after a move. first is how often the first time after one has
+	// passed, and seen is that when a node was asked last: no such load ends before.
+	moved, first, seen int
+}
+
+// Measure implements Meter.
+func (d *databases) Measure(ctx context.Context, node, id string) (Sample, error) {
+	d.mu.Lock()
+	d.seen = d.first
+	d.mu.Unlock()
+	return d.world.Measure(ctx, node, id)
+}
+
+// await looks until something is so, or the context ends.
+func (d *databases) await(ctx context.Context, so func() bool) {
+	for ctx.Err() == nil && !so() {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // Run implements Executor. What is to outlive the pod ends with it.
@@ -126,6 +144,10 @@ func (d *databases) Run(ctx context.Context, c podexec.Command) error {
 	_, after, _ := strings.Cut(script, "-T ")
 	seconds, _, _ := strings.Cut(after, " ")
 	d.mu.Lock()
+	if seconds == "30" {
+		d.moved++
+	}
+	moved := d.moved
 	d.ran = append(d.ran, strings.TrimSpace(c.Pod+": "+word+" "+seconds))
 	d.count(9)
 	d.mu.Unlock()
@@ -141,29 +163,38 @@ func (d *databases) Run(ctx context.Context, c podexec.Command) error {
 	for i := range 50 {
 		fmt.Fprintf(&lines, "0 %d 4000 0 %d 0\n", i, 1796005451+i)
 	}
-	if seconds != "3610" {
-		_, err := io.WriteString(c.Stdout, lines.String()+"end 0\n")
-		return err
-	}
 	if _, err := io.WriteString(c.Stdout, lines.String()); err != nil {
 		return err
 	}
-	for {
-		err := d.client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Pod}, &corev1.Pod{})
-		if apierrors.IsNotFound(err) {
-			_, _ = io.WriteString(c.Stdout, "end 2\n")
-			return errors.New("its container has ended")
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		time.Sleep(time.Millisecond)
+	switch seconds {
+	case "3610": // until its pod is gone
+		d.await(ctx, func() bool {
+			return apierrors.IsNotFound(d.client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Pod}, &corev1.Pod{}))
+		})
+		_, _ = io.WriteString(c.Stdout, "end 2\n")
+		return errors.New("its container has ended")
+	case "30":
+		d.await(ctx, func() bool {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return d.seen >= moved
+		})
 	}
+	_, err := io.WriteString(c.Stdout, "end 0\n")
+	return err
 }
 
 func (d *databases) runner() *Runner {
 	r := d.world.runner()
-	r.Exec = d
+	r.Exec, r.Meter = d, d
+	r.After = func(long time.Duration) <-chan time.Time {
+		if long == firstTime {
+			d.mu.Lock()
+			d.first++
+			d.mu.Unlock()
+		}
+		return d.after(long)
+	}
 	return r
 }
 
