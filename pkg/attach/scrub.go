@@ -13,6 +13,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/scrub"
 	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -199,8 +200,11 @@ func (h scrubHost) cacheToScrub(ctx context.Context, f scrubFacts) (scrub.Cache,
 	meta, err := dmPath(t.Metadata)
 	data, dataErr := dmPath(t.Data)
 	origin, originErr := dmPath(t.Origin)
+	// Without the count nothing is called corrupted that a discard explains.
+	discards, countErr := blockdev.Discards(h.Sysfs, f.Top.DevNo())
 	return scrub.Cache{
-		Verdict: scrub.Compare, Top: top, Meta: meta, Data: data, Origin: origin,
+		Discards: !f.Entry.Raw && (discards > 0 || countErr != nil),
+		Verdict:  scrub.Compare, Top: top, Meta: meta, Data: data, Origin: origin,
 		ChunkSectors: t.ChunkSectors, DataSectors: f.Status.CacheTotal * f.Status.ChunkSectors, OriginSectors: table.Sectors(),
 		Writethrough: t.Mode == devmapper.Writethrough, Dirty: f.Status.Dirty > 0,
 	}, errors.Join(err, dataErr, originErr)

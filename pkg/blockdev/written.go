@@ -24,6 +24,7 @@ const (
 	statRequests = 4
 	statSectors  = 6
 	statInFlight = 8
+	statDiscards = 11
 )
 
 // WrittenTo reads the counts of a device, given as "major:minor", from where sysfs is
@@ -35,6 +36,11 @@ func WrittenTo(sysfs, devno string) (Written, error) {
 		return Written{}, err
 	}
 	return w, nil
+}
+
+// Discards is how many discards a device, given as "major:minor", has completed since it was made.
+func Discards(sysfs, devno string) (n uint64, err error) {
+	return n, stat(sysfs, devno, map[int]*uint64{statDiscards: &n})
 }
 
 // Reads are the reads that a block device has completed since it was made, and how long they
@@ -102,10 +108,10 @@ func stat(sysfs, devno string, fields map[int]*uint64) error {
 		return err
 	}
 	all := strings.Fields(string(text))
-	if len(all) <= statInFlight {
-		return fmt.Errorf("%s has %d fields", path, len(all))
-	}
 	for i, to := range fields {
+		if len(all) <= i {
+			return fmt.Errorf("%s has %d fields", path, len(all))
+		}
 		if *to, err = strconv.ParseUint(all[i], 10, 64); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}

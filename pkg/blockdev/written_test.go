@@ -102,3 +102,19 @@ func TestChunks(t *testing.T) {
 		}
 	}
 }
+
+func TestDiscards(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "dev/block/254:1")
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]uint64{"1 0 8 0 2 0 16 0 0 0 0 5 0 0 0": 5, "1 0 8 0 2 0 16 0 0 0 0": 0} {
+		if err := os.WriteFile(filepath.Join(path, "stat"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := blockdev.Discards(dir, "254:1"); n != want || (err == nil) != (want > 0) {
+			t.Errorf("%q: %d, %v", text, n, err)
+		}
+	}
+}

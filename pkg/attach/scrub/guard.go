@@ -1,6 +1,7 @@
 package scrub
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,6 +47,8 @@ type Order struct {
 	// BlockBytes is the length of a block of the cache.
 	BlockBytes int64   `json:"blockBytes"`
 	Pieces     []Piece `json:"pieces"`
+	// Discards tells a volume of which parts were discarded.
+	Discards bool `json:"discards"`
 	// Renew has what differs replaced by what the origin has.
 	Renew bool `json:"renew"`
 }
@@ -275,7 +278,7 @@ func (g *guard) judgePiece(p Piece, ssd, origin []byte) Judgement {
 	if _, err := g.origin.ReadAt(origin, g.at(p.Origin, p)); err != nil {
 		return Unknown
 	}
-	return judgeContent(ssd, origin)
+	return judgeContent(ssd, origin, g.order.Discards)
 }
 
 func (g *guard) at(block uint64, p Piece) int64 { return int64(block)*g.order.BlockBytes + p.Offset }
@@ -300,7 +303,7 @@ func (g *guard) renew(i int, p Piece, want, got []byte) {
 		_, err = g.data.ReadAt(got, at)
 	}
 	g.judged[i] = Renewed
-	if err != nil || judgeContent(got, want) != Same {
+	if err != nil || !bytes.Equal(got, want) {
 		g.judged[i] = NotKept
 	}
 }

@@ -28,7 +28,7 @@ const (
 	Dirty Judgement = "Dirty"
 	// Same: both have the same.
 	Same Judgement = "Same"
-	// Discarded: they differ where the origin has zeroes only.
+	// Discarded: they differ as by right after a discard.
 	Discarded Judgement = "Discarded"
 	// Corrupted: they differ.
 	Corrupted Judgement = "Corrupted"
@@ -41,8 +41,13 @@ const (
 // differs tells the judgements of pieces that are to be replaced.
 func (j Judgement) differs() bool { return j == Discarded || j == Corrupted }
 
-// compared is how finely differences are judged, in bytes: blocks of a filesystem.
-const compared = 4096
+const (
+	// compared is how finely differences are judged, in bytes: blocks of a filesystem.
+	compared = 4096
+	// few bytes of such a block differ if it was written, and lost a little. Of one that was
+	// discarded the SSD has what its place held before.
+	few = 64
+)
 
 // judgeMap judges a piece by the metadata; "" leaves it to its content.
 func judgeMap(p Piece, b devmapper.CacheBlock) Judgement {
@@ -55,18 +60,33 @@ func judgeMap(p Piece, b devmapper.CacheBlock) Judgement {
 	return ""
 }
 
-// judgeContent judges a clean piece by what SSD and origin have.
-func judgeContent(ssd, origin []byte) Judgement {
+// judgeContent judges a clean piece by what SSD and origin have; discards is true of a volume of which
+// parts were discarded.
+func judgeContent(ssd, origin []byte, discards bool) Judgement {
 	if bytes.Equal(ssd, origin) {
 		return Same
 	}
 	for at := 0; at < len(origin); at += compared {
 		end := min(at+compared, len(origin))
-		if !bytes.Equal(ssd[at:end], origin[at:end]) && !zeroes(origin[at:end]) {
+		n := different(ssd[at:end], origin[at:end])
+		if n > 0 && !zeroes(origin[at:end]) && (!discards || n <= few) {
 			return Corrupted
 		}
 	}
 	return Discarded
+}
+
+// different counts the bytes that differ.
+func different(a, b []byte) (n int) {
+	if bytes.Equal(a, b) {
+		return 0
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			n++
+		}
+	}
+	return n
 }
 
 func zeroes(b []byte) bool { return bytes.Count(b, []byte{0}) == len(b) }

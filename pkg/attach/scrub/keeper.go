@@ -61,6 +61,8 @@ type Cache struct {
 	ChunkSectors, DataSectors, OriginSectors uint64
 	// Writethrough caches have nothing that the origin does not have.
 	Writethrough bool
+	// Discards is true if parts of the volume were discarded since it was attached.
+	Discards bool
 	// Dirty is true if the kernel calls blocks dirty.
 	Dirty bool
 }
@@ -302,7 +304,7 @@ func (k *Keeper) suspend(ctx context.Context, r *run, c Cache, batch []suspect, 
 	r.suspensions++
 	res, err := k.Judge.Judge(ctx, Order{
 		ID: r.v.ID, Device: c.Top, Meta: c.Meta, Data: c.Data, Origin: c.Origin,
-		BlockBytes: int64(c.ChunkSectors) * 512, Pieces: pieces(batch), Renew: renew,
+		BlockBytes: int64(c.ChunkSectors) * 512, Pieces: pieces(batch), Renew: renew, Discards: c.Discards,
 	})
 	if err != nil {
 		return res, fmt.Errorf("suspension of the device: %w", err)
