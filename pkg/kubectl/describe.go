@@ -326,11 +326,16 @@ func consequences(v *volume, node nodeState, f warmFacts) []string {
 	case dirty && v.attached() && (node.ready || node.unknown):
 		out = append(out, fmt.Sprintf("Writes are acknowledged by the SSD of %s: what is dirty is lost if that node or its SSD is lost now.", owner))
 		out = append(out, fmt.Sprintf("No other node gets the volume before %s has flushed it.", owner))
+		if v.Spec.CacheMode == v1alpha1.CacheModeWritebackUnsafe {
+			out = append(out, fmt.Sprintf("Flushes end at the cache: if %s loses its power or its kernel crashes, any write since the last drain may be missing, in any order.", owner))
+		}
 	case dirty:
 		out = append(out, fmt.Sprintf("Node %s may hold writes that the storage server does not have; the volume waits for that node, which flushes by itself when it is back.", owner))
 		out = append(out, fmt.Sprintf("If the node is lost for good, so are the writes: `%s abandon %s --accept-data-loss` lets the volume go on without them.", name, v.argument()))
 	case owner == "":
 		out = append(out, "No pod has used the volume yet.")
+	case v.torn():
+		out = append(out, "A node stopped uncleanly while flushes ended at the cache: writes from before may be missing, in any order; of all later ones the storage server has every acknowledged one.")
 	case len(v.Status.Abandoned) > 0:
 		out = append(out, "Writes were abandoned and may be lost; of all others the storage server has every acknowledged one: losing a node or an SSD loses none of them.")
 	default:

@@ -228,6 +228,29 @@ func TestDescribeLastSeen(t *testing.T) {
 	}
 }
 
+// TestDescribeUnsafe: it is said what dropped flushes may cost, and have cost.
+func TestDescribeUnsafe(t *testing.T) {
+	mode := func(v *v1alpha1.CachedVolume) {
+		v.Spec.CacheMode, v.Spec.AcceptDirtyLoss = v1alpha1.CacheModeWritebackUnsafe, v1alpha1.DirtyLossPowerLoss
+	}
+	unflushed := func(v *v1alpha1.CachedVolume) { v.Status.DirtyState = v1alpha1.DirtyStatePossiblyDirty }
+	stopped := func(v *v1alpha1.CachedVolume) {
+		condition(v, v1alpha1.ConditionConsistent, metav1.ConditionFalse, v1alpha1.ReasonUncleanStop, "node node-a stopped uncleanly")
+	}
+	for tc, c := range map[string]struct {
+		opts []func(*v1alpha1.CachedVolume)
+		want string
+	}{
+		"at work": {[]func(*v1alpha1.CachedVolume){mode, on("node-a"), dirty(512 * mib), unflushed}, "Flushes end at the cache: if node-a loses its power"},
+		"stopped": {[]func(*v1alpha1.CachedVolume){mode, on("node-a"), stopped}, "A node stopped uncleanly while flushes ended at the cache"},
+	} {
+		_, out, errOut := newRig(t, append(bound("shop", "data", "pvc-1", c.opts...), node("node-a", true))...).run("describe", "-n", "shop", "data")
+		if !strings.Contains(out, c.want) || strings.Contains(out, "losing a node or an SSD loses none") {
+			t.Errorf("%s: output has no %q, or promises more:\n%s%s", tc, c.want, out, errOut)
+		}
+	}
+}
+
 func TestDescribeWarmth(t *testing.T) {
 	kept := func(v *v1alpha1.CachedVolume) {
 		v.Status.RetainedCaches = []v1alpha1.RetainedCache{{NodeName: "node-a", Generation: 3, SizeBytes: ptr(gib), LastUsedTime: before(time.Hour)}}

@@ -371,6 +371,9 @@ ok       moves: 0 moves under way, none failed in the last hour
 				objs = append(objs, pvAndRecord("shop", "g", "pvc-g", on("node-a"), func(v *v1alpha1.CachedVolume) {
 					condition(v, v1alpha1.ConditionCached, metav1.ConditionFalse, v1alpha1.ReasonNamespaceShareFull, "the caches of namespace shop may take 25% (5Gi)")
 				})...)
+				objs = append(objs, pvAndRecord("shop", "h", "pvc-h", func(v *v1alpha1.CachedVolume) {
+					condition(v, v1alpha1.ConditionConsistent, metav1.ConditionFalse, v1alpha1.ReasonUncleanStop, "node node-a stopped uncleanly")
+				})...)
 				return append(objs, pvAndRecord("shop", "f", "pvc-f")[0])
 			},
 			wantOut: `
@@ -394,11 +397,13 @@ warning  pvc/e (namespace shop): deleted 60m ago and waits for nearflash.io/volu
          remedy: delete the claim and the PersistentVolume; the object goes with them
 warning  pvc/g (namespace shop): works without a cache on node-a (NamespaceShareFull): the caches of namespace shop may take 25% (5Gi)
          remedy: make caches of its namespace on node node-a smaller with ` + "`kubectl nearflash resize`" + `, give some back with ` + "`kubectl nearflash drop`" + `, or raise the share (node.namespaceSharePercent of the chart)
+warning  pvc/h (namespace shop): node node-a stopped uncleanly
+         remedy: make its data anew (docs/troubleshooting.md)
 ` + definitionsOK + `ok       controller: 1 pod ready
 ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi in retained caches
 ok       storageclass/fast: valid
 ok       moves: 0 moves under way, none failed in the last hour
-3 errors, 7 warnings
+3 errors, 8 warnings
 `,
 			wantErr: "error: 3 problems found: see the findings marked error and their remedies\n",
 		},

@@ -56,6 +56,9 @@ func checkVolume(d *diagnosis, f *clusterFacts, v *volume, now time.Time) {
 	if target := v.Spec.Target; target != "" && f.reportsNo(target) {
 		d.add(sevError, object, "add the server to targets of the chart again", "lies on storage server %s, which no controller reports: it is not attached, detached, expanded or deleted", target)
 	}
+	if v.torn() {
+		d.add(sevWarning, object, "make its data anew (docs/troubleshooting.md)", "%s", v.condition(v1alpha1.ConditionConsistent).Message)
+	}
 	checkApplied(d, object, v, now)
 	checkCache(d, object, v)
 	if t := v.DeletionTimestamp; t != nil && now.Sub(t.Time) > stuckAfter {

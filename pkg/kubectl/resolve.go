@@ -58,6 +58,12 @@ func (v *volume) possiblyDirty() bool {
 	return v.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty
 }
 
+// torn reports whether an unclean stop, in a time of dropped flushes, may have taken writes in any order.
+func (v *volume) torn() bool {
+	c := v.condition(v1alpha1.ConditionConsistent)
+	return c != nil && c.Status == metav1.ConditionFalse
+}
+
 // reported reports whether the owner reports a cache.
 func (v *volume) reported() bool { return v.attached() && v.Status.Cache.Mode != "" }
 
