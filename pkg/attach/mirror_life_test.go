@@ -1,0 +1,66 @@
+package attach_test
+
+import (
+	"fmt"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// refused tells whether a volume that asks for a mirror, which its node has not, is as it has to be: it
+// has no cache, nothing of it is dirty, and the record says why.
+func (l *life) refused() error {
+	obj := l.record()
+	c := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionApplied)
+	_, cached, err := l.a.kernel.Client(nil).Status(l.ctx, "nf-"+string(volumeID))
+	if err == nil && (cached || c == nil || c.Reason != v1alpha1.ReasonNotMirrored || obj.Status.DirtyState != v1alpha1.DirtyStateClean) {
+		err = fmt.Errorf("%w: cached %t, %s, %+v", errNotApplied, cached, obj.Status.DirtyState, c)
+	}
+	return err
+}
+
+// askMirror has a mirror asked for below a pod, on a node with one SSD, and not asked for any more.
+func (l *life) askMirror() {
+	l.t.Helper()
+	req := l.publish(l.a.name)
+	begin := func(p *plugin) error { return l.stageUnlessRunning(l.a, p, req) }
+	l.persist(l.a, "stage", begin)
+	l.a.podWrites(1, 1, 2, 3)
+	l.ask(func(s *v1alpha1.CachedVolumeSpec) { s.Redundancy = v1alpha1.RedundancyMirror })
+	l.persist(l.a, "mirror", func(p *plugin) error {
+		if err := begin(p); err != nil {
+			return err
+		}
+		if _, err := p.Change(l.ctx); err != nil {
+			return err
+		}
+		return l.refused()
+	})
+	l.compare("the storage server", l.lun)
+	l.a.podWrites(2, 2, 4)
+	l.a.podReads()
+	l.ask(func(s *v1alpha1.CachedVolumeSpec) { s.Redundancy = v1alpha1.RedundancyNone })
+	l.persist(l.a, "no mirror", func(p *plugin) error {
+		if err := begin(p); err != nil {
+			return err
+		}
+		return l.apply(p)
+	})
+	l.wantCache(l.a)
+	l.a.podWrites(3, 1, 5)
+	l.a.podReads()
+	l.leave(l.a)
+}
+
+// TestKillMirrorAsked ends the plugin, or its node, before and after everything that it changes meanwhile.
+func TestKillMirrorAsked(t *testing.T) {
+	for _, power := range []bool{false, true} {
+		t.Run(fmt.Sprintf("power=%t", power), func(t *testing.T) {
+			t.Parallel()
+			killEach(t, volume.ModeWriteback, power, (*life).askMirror, nil)
+		})
+	}
+}
