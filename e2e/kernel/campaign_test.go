@@ -68,7 +68,6 @@ var disasters = map[string]func(*campaign){
 	"storage service restarted":                (*campaign).restartStorage,
 	"plugin killed during a change of mode":    (*campaign).changeMode,
 	"plugin killed during a flush asked for":   (*campaign).killFlush,
-	"scrub under load":                         (*campaign).scrubUnderLoad,
 	"stage on a second node, or of old fence":  (*campaign).stageTwice,
 	"stopped, and stopped again while flushed": (*campaign).stopTwice,
 	"SSD with bad sectors":                     (*campaign).badSectors,

@@ -14,10 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nearflash/nearflash/e2e/checker"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/scrub"
-	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -329,111 +327,4 @@ func (d *disk) killScrub(point string, o order) bool {
 	mustPass(d.m.t, "wait", err)
 	err = os.Remove(arm)
 	return st.ExitCode() == 4 && errors.Is(err, os.ErrNotExist)
-}
-
-// scrubUnderLoad: the cache is scrubbed below the load, by a plugin that is killed at a step of it, or
-// whose guard is, or by one that is not. Nothing is called corrupted.
-func (c *campaign) scrubUnderLoad() {
-	c.change()
-	c.asksScrub(fmt.Sprint("scrub-", c.r.Uint64()))
-	end := c.begin(c.load(c.r))
-	points := []string{"", "scrub.ordered", "scrub.judged", "scrub.guard-suspended", "scrub.guard-resumed"}
-	if point := points[c.r.IntN(len(points))]; point != "" {
-		c.killScrub(point, c.order(order{Scrub: true}))
-	}
-	c.n.ResumeLeft(c.t.Context())
-	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
-	defer cancel()
-	if err := c.n.scrub(ctx, c.req.ID); err != nil && !errors.Is(err, context.DeadlineExceeded) { // it may have to wait for something that nobody does here
-		c.t.Error(err)
-	}
-	end()
-	rec, err := c.rec.load(c.req.ID)
-	mustPass(c.t, "record", err)
-	for _, r := range rec.Scrubs {
-		if r.Corrupted > 0 || r.NotKept {
-			c.t.Errorf("a write that was under way was called corrupted: %+v", r)
-		}
-	}
-	c.asksScrub("")
-	c.must(checker.LossNothing)
-}
-
-// TestKernelScrubPause: how long a suspension is, which grows with the number of chunks, since the
-// kernel writes a hint of each. What larger disks (DISK) have room for is measured too.
-func TestKernelScrubPause(t *testing.T) {
-	m := newMachine(t)
-	n := m.node(t.TempDir(), onOneSSD())
-	for chunks := int64(2048); chunks*smallestChunk < n.pool.View().FreeBytes*3/4; chunks *= 8 {
-		spec := cached(volume.ModeWritethrough, chunks*smallestChunk)
-		spec.ChunkBytes = smallestChunk
-		d := m.volume(n, fmt.Sprintf("pause-%d", chunks), chunks*smallestChunk, spec)
-		d.req.Block = true
-		d.stage()
-		mustPass(t, "device", d.n.DM.Await(t.Context(), layout.Device(d.req.ID, layout.Top)))
-		o := scrub.Order{ID: d.req.ID, Device: layout.Device(d.req.ID, layout.Top), Meta: d.below("meta"), Data: d.below("data"), Origin: d.originDevice(), BlockBytes: smallestChunk}
-		l := startLoad(t, d.device(), 4*mib)
-		l.moving()
-		l.longest.Store(0)
-		l.moving()
-		alone := time.Duration(l.longest.Swap(0))
-		var longest, all time.Duration
-		const times = 5
-		for range times {
-			l.fast.Store(loadBurst)
-			r, err := n.Judge.Judge(t.Context(), o)
-			mustPass(t, "suspension", err)
-			longest, all = max(longest, r.Suspended), all+r.Suspended
-		}
-		l.moving()
-		t.Logf("%d chunks: suspended for %s on average, %s at most; the longest access of the pod took %s, %s without", chunks, all/times, longest, time.Duration(l.longest.Load()), alone)
-		if longest > scrub.Limit {
-			t.Errorf("%d chunks: suspended for %s", chunks, longest)
-		}
-		l.end()
-		d.unstage()
-		d.remove()
-		mustPass(t, "repair", n.Repair(t.Context()))
-	}
-}
-
-// TestKernelScrubTrim: a filesystem that has discarded blocks, and writes to parts of them, gets no
-// false finding: the kernel takes such chunks in without a copy of the origin.
-func TestKernelScrubTrim(t *testing.T) {
-	m := newMachine(t)
-	n := m.node(t.TempDir(), onOneSSD())
-	d := m.volume(n, "trim", 128*mib, cached(volume.ModeWritethrough, 64*mib))
-	d.req.FSType = "ext4"
-	d.stage()
-	file := filepath.Join(d.req.StagingPath, "file")
-	mustPass(t, "write", os.WriteFile(file, pattern(3, 48*mib), 0o600))
-	m.must("sync")
-	mustPass(t, "remove", os.Remove(file))
-	m.must("sync")
-	m.must("fstrim", d.req.StagingPath)
-	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE|unix.O_DIRECT, 0o600)
-	mustPass(t, "create", err)
-	b := pattern(4, 4096)
-	for range 12 {
-		for at := int64(0); at < 48*mib; at += 64 << 10 {
-			_, err := f.WriteAt(b, at)
-			mustPass(t, "write", err)
-			_, err = f.ReadAt(b, at)
-			mustPass(t, "read", err)
-		}
-	}
-	mustPass(t, "close", f.Close())
-	info, _, err := d.n.DM.Status(t.Context(), layout.Device(d.req.ID, layout.Top))
-	mustPass(t, "status", err)
-	infos, err := d.n.DM.Info(t.Context(), layout.Device(d.req.ID, layout.Top))
-	mustPass(t, "device", err)
-	discards, err := blockdev.Discards("/sys", infos[layout.Device(d.req.ID, layout.Top)].DevNo())
-	mustPass(t, "counts", err)
-	reports := d.scrubs("trimmed")
-	t.Logf("%d discards, %d chunks used: %+v", discards, info.CacheUsed, reports)
-	if r := reports[len(reports)-1]; discards == 0 || r.CheckedBytes == 0 || r.Corrupted > 0 || len(reports) != 1 {
-		t.Errorf("%d discards: %+v", discards, reports)
-	}
-	d.unstage()
-	d.remove()
 }
