@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	domain "github.com/nearflash/nearflash/pkg/volume"
 )
 
 // change is what the commands have in common that change one volume.
@@ -78,7 +79,12 @@ func (c *change) apply(ctx context.Context, v *volume, mutate func(*v1alpha1.Cac
 	if err := c.patchSpec(ctx, v, mutate); err != nil {
 		return err
 	}
-	if c.wait {
+	switch {
+	case v.byMany(): // states.md, Readers
+		if err := c.say(v, "requested: each of its readers (%s) takes the change when the volume is attached there anew", domain.NamesOfReaders(v.Status.Readers)); err != nil {
+			return err
+		}
+	case c.wait:
 		if err := c.await(ctx, &c.session, v, c.waiting, c.out(), judgeApplied(v.Generation, done)); err != nil {
 			return err
 		}

@@ -374,6 +374,7 @@ ok       moves: 0 moves under way, none failed in the last hour
 				objs = append(objs, pvAndRecord("shop", "h", "pvc-h", func(v *v1alpha1.CachedVolume) {
 					condition(v, v1alpha1.ConditionConsistent, metav1.ConditionFalse, v1alpha1.ReasonUncleanStop, "node node-a stopped uncleanly")
 				})...)
+				objs = append(objs, pvAndRecord("shop", "i", "pvc-i", readBy("node-a", "gone"))...)
 				return append(objs, pvAndRecord("shop", "f", "pvc-f")[0])
 			},
 			wantOut: `
@@ -399,11 +400,13 @@ warning  pvc/g (namespace shop): works without a cache on node-a (NamespaceShare
          remedy: make caches of its namespace on node node-a smaller with ` + "`kubectl nearflash resize`" + `, give some back with ` + "`kubectl nearflash drop`" + `, or raise the share (node.namespaceSharePercent of the chart)
 warning  pvc/h (namespace shop): node node-a stopped uncleanly
          remedy: make its data anew (docs/troubleshooting.md)
+warning  pvc/i (namespace shop): read by node gone, which is not in the cluster
+         remedy: delete the pods that were on that node and its VolumeAttachments: kubectl get volumeattachments
 ` + definitionsOK + `ok       controller: 1 pod ready
 ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi in retained caches
 ok       storageclass/fast: valid
 ok       moves: 0 moves under way, none failed in the last hour
-3 errors, 8 warnings
+3 errors, 9 warnings
 `,
 			wantErr: "error: 3 problems found: see the findings marked error and their remedies\n",
 		},

@@ -44,6 +44,12 @@ func checkVolume(d *diagnosis, f *clusterFacts, v *volume, now time.Time) {
 	state := stateOf(f.nodes[owner])
 	switch {
 	case owner == "":
+	case v.byMany():
+		for _, reader := range v.Status.Readers {
+			if stateOf(f.nodes[reader]).gone {
+				d.add(sevWarning, object, "delete the pods that were on that node and its VolumeAttachments: kubectl get volumeattachments", "read by node %s, which is not in the cluster", reader)
+			}
+		}
 	case v.possiblyDirty() && !state.ready:
 		d.add(sevError, object,
 			fmt.Sprintf("bring %s back, its plugin flushes by itself; if it is lost for good: %s abandon %s --accept-data-loss", owner, name, v.argument()),

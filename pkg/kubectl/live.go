@@ -94,7 +94,9 @@ func (l *live) current(ctx context.Context, f *Factory, s *session, volumes []*v
 func nodesOf(volumes []*volume) []string {
 	var nodes []string
 	for _, v := range volumes {
-		if n := v.node(); n != "" {
+		if v.byMany() {
+			nodes = append(nodes, v.Status.Readers...)
+		} else if n := v.node(); n != "" {
 			nodes = append(nodes, n)
 		}
 	}

@@ -140,6 +140,8 @@ func (o *migrateOptions) movable(ctx context.Context, v *volume) error {
 		return fmt.Errorf("its warmStart is %s, so that a move never begins with a node's cache: set spec.warmStart.from of CachedVolume %s to peer", w, v.Name)
 	case !v.attached():
 		return fmt.Errorf("it is attached nowhere: start its pod where you want it, a move then takes the cache along by itself")
+	case v.byMany():
+		return readersError(v, "copied")
 	case v.node() == o.to:
 		return fmt.Errorf("it is on node %s already: name the node that its pod is going to", o.to)
 	case cachedAs != nil && cachedAs.Reason != v1alpha1.ReasonCacheActive:

@@ -113,6 +113,8 @@ func (o *preloadOptions) takeBack(ctx context.Context, v *volume) error {
 
 func (o *preloadOptions) ask(ctx context.Context, v *volume) error {
 	switch {
+	case v.byMany():
+		return fmt.Errorf("%s: %w", v.title(), readersError(v, "preloaded"))
 	case v.Spec.CacheMode == v1alpha1.CacheModeNone:
 		return fmt.Errorf("%s: it has no cache: `%s mode %s writethrough` gives it one", v.title(), name, v.argument())
 	case !v.attached():

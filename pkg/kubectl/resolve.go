@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/quantity"
+	domain "github.com/nearflash/nearflash/pkg/volume"
 )
 
 // volume is a CachedVolume and the names under which users know it.
@@ -44,6 +45,14 @@ func (v *volume) argument() string {
 
 // attached reports whether a node is entitled to have the volume attached.
 func (v *volume) attached() bool { return v.Status.Publication == v1alpha1.PublicationPublished }
+
+// byMany reports whether many nodes have it attached to read it.
+func (v *volume) byMany() bool { return v.attached() && v.Status.OwnerNode == domain.Readers }
+
+// readersError refuses what is asked of one node's cache where many nodes have one.
+func readersError(v *volume, done string) error {
+	return fmt.Errorf("it is read by many nodes (%s), each with a cache of its own, and only the cache of a volume that one node has can be %s", domain.NamesOfReaders(v.Status.Readers), done)
+}
 
 // node returns where the volume is attached, "" if it is nowhere.
 func (v *volume) node() string {

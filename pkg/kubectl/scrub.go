@@ -50,6 +50,8 @@ func (o *scrubOptions) Run(ctx context.Context) error {
 	switch {
 	case !v.attached():
 		return fmt.Errorf("%s: attached nowhere: a cache is compared while its volume is attached, so start a pod with it first", v.title())
+	case v.byMany():
+		return fmt.Errorf("%s: %w", v.title(), readersError(v, "compared"))
 	case v.Spec.CacheMode == v1alpha1.CacheModeNone:
 		return fmt.Errorf("%s: it has no cache (mode none)", v.title())
 	}

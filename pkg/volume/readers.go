@@ -24,10 +24,10 @@ func (v Volume) For(node string) Volume {
 	v.ReadOnly = true
 	v.Published = v.Published && slices.Contains(v.Readers, node)
 	v.Fence.Node = node
-	v.WarmSource, v.Prewarm, v.Hold, v.FlushRequest, v.FlushDone = nil, nil, nil, "", ""
+	v.WarmSource, v.Prewarm, v.Hold, v.Preload, v.FlushRequest, v.FlushDone, v.ScrubRequest, v.ScrubDone = nil, nil, nil, nil, "", "", "", ""
 	v.Activation, v.Pending = Activation{}, Activation{}
 	if v.Spec.Mode == ModeWriteback {
-		v.Spec.Mode = ModeWritethrough
+		v.Spec.Mode, v.Spec.Unsafe = ModeWritethrough, false
 	}
 	return v
 }

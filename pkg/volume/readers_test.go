@@ -11,8 +11,8 @@ import (
 // TestFor: what a node sees of a volume that many read.
 func TestFor(t *testing.T) {
 	read := volume.Volume{
-		ID: "v", Spec: volume.Spec{Mode: volume.ModeWriteback}, Fence: volume.Fence{UID: "u", Generation: 4, Node: volume.Readers},
-		Published: true, Readers: []string{"a", "b"}, FlushRequest: "flush", WarmSource: &volume.WarmSource{Node: "c", Generation: 3},
+		ID: "v", Spec: volume.Spec{Mode: volume.ModeWriteback, Unsafe: true}, Fence: volume.Fence{UID: "u", Generation: 4, Node: volume.Readers},
+		Published: true, Readers: []string{"a", "b"}, FlushRequest: "flush", ScrubRequest: "scrub", Preload: &volume.Preload{Request: "preload"}, WarmSource: &volume.WarmSource{Node: "c", Generation: 3},
 		Activation: volume.Activation{ID: "writer", Generation: 3, Count: 9},
 	}
 	released := read
@@ -39,7 +39,7 @@ func TestFor(t *testing.T) {
 			if got.Fence != tc.want || got.Published != tc.published || got.ReadOnly != tc.readOnly || got.Spec.Mode != tc.mode {
 				t.Errorf("got %+v", got)
 			}
-			if got.ReadOnly && (got.WarmSource != nil || got.FlushRequest != "" || got.Activation != volume.Activation{}) {
+			if got.ReadOnly && (got.WarmSource != nil || got.FlushRequest != "" || got.ScrubRequest != "" || got.Preload != nil || got.Spec.Unsafe || got.Activation != volume.Activation{}) {
 				t.Errorf("a reader is asked for what an owner is: %+v", got)
 			}
 			if diff := cmp.Diff(tc.names, tc.v.PublishedTo()); diff != "" {

@@ -96,6 +96,7 @@ func (c *cluster) testEveryVolumeField(t *testing.T, foreign client.Client) {
 	volumes := map[string]v1alpha1.CachedVolumeStatus{
 		"Generation":           {Generation: new(int64(9))},
 		"OwnerNode":            {OwnerNode: "node-s"},
+		"Readers":              {Readers: []string{"node-s"}},
 		"Publication":          {Publication: v1alpha1.PublicationReleased},
 		"DirtyState":           {DirtyState: v1alpha1.DirtyStatePossiblyDirty},
 		"Takeover":             {Takeover: "x"},
