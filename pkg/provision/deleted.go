@@ -21,7 +21,23 @@ func (s *Service) sayDeleted(ctx context.Context, obj *v1alpha1.CachedVolume) er
 	for _, a := range obj.Status.Abandoned {
 		word.Generation = ptr.To(max(*word.Generation, a.Generation))
 	}
-	for _, node := range holders(obj) {
+	nodes := holders(obj)
+	if obj.Status.OwnerNode == volume.Readers {
+		// Each node may have read it; the record's list is of those that have reported so far.
+		page := v1alpha1.CachePoolList{}
+		err := records.Pages(ctx, s.client, &page, "CachePools", func() bool {
+			for i := range page.Items {
+				nodes = append(nodes, page.Items[i].Name)
+			}
+			return true
+		})
+		if err != nil {
+			return err
+		}
+		slices.Sort(nodes)
+		nodes = slices.Compact(nodes)
+	}
+	for _, node := range nodes {
 		err := records.UpdatePool(ctx, s.client, node, func(st *v1alpha1.CachePoolStatus) { records.AddDeleted(st, word) })
 		if err != nil && !errors.Is(err, volume.ErrNotFound) {
 			return fmt.Errorf("tell node %s that volume %s was deleted: %w", node, obj.Name, err)

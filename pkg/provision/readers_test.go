@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/backend"
@@ -99,6 +100,14 @@ func testReaders(t *testing.T, _ *rest.Config, f *fixture) {
 	f.mark(t, false)
 	f.readBy(t, nodeA, 4)
 	f.unpublish(t, nodeA)
+	defer func() {
+		for _, node := range []string{nodeA, nodeB} { // also one whose cache the record does not list
+			pool := &v1alpha1.CachePool{}
+			if err := f.client.Get(t.Context(), client.ObjectKey{Name: node}, pool); err != nil || !slices.ContainsFunc(pool.Status.Deleted, func(d v1alpha1.DeletedVolume) bool { return d.VolumeName == string(f.id) }) {
+				t.Errorf("node %s was not told of the deletion: %v", node, err)
+			}
+		}
+	}()
 	if err := f.svc.Delete(t.Context(), f.id); err != nil {
 		t.Fatal(err)
 	}
