@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -26,7 +27,7 @@ import (
 // change lets the node do what the record asks, until it says that it has; of a volume that is held,
 // the flush.
 func (n *node) change(ctx context.Context, id volume.ID) error {
-	rec := n.Records.(fileRecords)
+	rec := fileRecords{filepath.Join(n.dir, "records")}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	for {
