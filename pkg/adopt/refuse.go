@@ -77,7 +77,7 @@ func refuseClaim(f *facts, w Want) error {
 func refuseShape(p *problems, c *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume, w Want) {
 	for _, m := range c.Spec.AccessModes {
 		if m != corev1.ReadWriteOnce && m != corev1.ReadWriteOncePod {
-			p.add("access mode %s: a cache is on one node; accepted are %s, %s", m, corev1.ReadWriteOnce, corev1.ReadWriteOncePod)
+			p.add("access mode %s: a volume over another CSI driver's is attached to one node at a time; accepted are %s, %s", m, corev1.ReadWriteOnce, corev1.ReadWriteOncePod)
 		}
 	}
 	if len(c.Spec.AccessModes) > 1 && slices.Contains(c.Spec.AccessModes, corev1.ReadWriteOncePod) {

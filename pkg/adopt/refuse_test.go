@@ -62,7 +62,7 @@ func TestRefuse(t *testing.T) {
 		}, err: "kind(Dedicated) is not supported"},
 		"in-tree, class of it":   {change: func(f *facts) { inTree("")(f); f.class.Parameters = map[string]string{"encrypted": "true"} }},
 		"of nearflash":           {change: func(f *facts) { f.volume.Spec.CSI.Driver = driverName }, err: "has a volume of nearflash already"},
-		"many nodes":             {change: func(f *facts) { f.claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{"ReadWriteMany"} }, err: "access mode ReadWriteMany: a cache is on one node; accepted are ReadWriteOnce, ReadWriteOncePod"},
+		"many nodes":             {change: func(f *facts) { f.claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{"ReadWriteMany"} }, err: "access mode ReadWriteMany: a volume over another CSI driver's is attached to one node at a time; accepted are ReadWriteOnce, ReadWriteOncePod"},
 		"many readers":           {change: func(f *facts) { f.claim.Spec.AccessModes = append(f.claim.Spec.AccessModes, "ReadOnlyMany") }, err: "access mode ReadOnlyMany"},
 		"one pod":                {change: func(f *facts) { f.claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{"ReadWriteOncePod"} }},
 		"btrfs":                  {change: func(f *facts) { f.volume.Spec.CSI.FSType = "btrfs" }, err: "fsType btrfs of PersistentVolume pv-1: nearflash cannot mount it; accepted are ext4, xfs"},

@@ -240,7 +240,7 @@ func userClass() *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: driver.Name, ReclaimPolicy: &retain, VolumeBindingMode: &wait, MountOptions: []string{"noatime"},
 		Parameters: map[string]string{
-			"backend": "iscsi", "cacheMode": "writeback", "cacheSize": "20%", "acceptDirtyLoss": "node-loss", "maxDirtyBytes": "1Gi", "warmStart": "peer",
+			"backend": "iscsi", "cacheMode": "writeback", "cacheSize": "20%", "acceptDirtyLoss": "node-loss", "maxDirtyBytes": "1Gi", "warmStart": "peer", "preload": "all", "redundancy": "mirror",
 			"csi.storage.k8s.io/node-stage-secret-name": "chap",
 		},
 	}

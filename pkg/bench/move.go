@@ -46,7 +46,7 @@ func (r *Runner) moves(ctx context.Context, v *volume, p Profile) error {
 func (r *Runner) forget(ctx context.Context, v *volume) error {
 	record := &v1alpha1.CachedVolume{}
 	record.Name = v.handle
-	patch := `{"spec":{"warmStart":{"from":"off","method":null,"bandwidthBytesPerSecond":null,"deadlineSeconds":null}}}`
+	patch := `{"spec":{"warmStart":{"from":"off","method":null,"bandwidthBytesPerSecond":null,"deadlineSeconds":null,"preload":null}}}`
 	if err := r.Client.Patch(ctx, record, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
 		return fmt.Errorf("have CachedVolume %s begin with an empty cache: %w", v.handle, err)
 	}

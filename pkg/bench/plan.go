@@ -81,7 +81,7 @@ const (
 )
 
 var (
-	ofCache     = []string{parameterSize, "maxCacheSize", "chunkSize", "warmStart", "warmStartMethod", "warmStartBandwidth", "warmStartDeadline"}
+	ofCache     = []string{parameterSize, "maxCacheSize", "chunkSize", "warmStart", "warmStartMethod", "warmStartBandwidth", "warmStartDeadline", "preload", "redundancy"}
 	ofWriteback = []string{parameterLoss, "maxDirtyBytes", "maxDirtyAge", "withoutFence"}
 )
 

@@ -1,6 +1,7 @@
 package extents
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -38,9 +39,12 @@ type fiemapExtent struct {
 
 // extentsOf calls do with the extents of a file. It has nothing written for that: what is not on the device
 // yet is not told.
-func extentsOf(f *os.File, do func(Extent) error) error {
+func extentsOf(ctx context.Context, f *os.File, do func(Extent) error) error {
 	m := &fiemap{length: fiemapAll, count: extentsAtOnce}
 	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		m.mapped, m.flags = 0, 0
 		m.length = fiemapAll - m.start
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), fiemapCommand, uintptr(unsafe.Pointer(m))); errno != 0 {

@@ -29,7 +29,7 @@ type Extent struct{ Start, Length uint64 }
 // come and go meanwhile are told or not. It returns how many files it has looked at.
 // Errors: ErrNotFound, those of each (but ErrStop), those of reading a folder, and the context's.
 func Walk(ctx context.Context, root, path string, each func(Extent) error) (files int, err error) {
-	return walk(ctx, root, path, func(f *os.File) error { return extentsOf(f, each) })
+	return walk(ctx, root, path, func(f *os.File) error { return extentsOf(ctx, f, each) })
 }
 
 // walk is Walk that does something with each file.
@@ -89,7 +89,11 @@ func (w *walker) entry(below int, name string, depth int) error {
 	}
 	// By its number, so that it is what was looked at.
 	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(node), unix.O_RDONLY|unix.O_NOATIME|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
+	switch {
+	case err == nil:
+	case depth > 0 && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOKEY)):
+		return nil // somebody has a lease of it, or it is encrypted and the key is not there: nobody reads it now
+	default:
 		return fmt.Errorf("open %s: %w", name, err)
 	}
 	f := os.NewFile(uintptr(fd), name)

@@ -321,7 +321,7 @@ func (o *benchOptions) end(ctx context.Context, plan *bench.Plan, report *bench.
 		// What other commands say of an interruption does not hold for this one.
 		errs[0] = errors.New("interrupted")
 	}
-	if o.keep && ctx.Err() == nil {
+	if o.keep {
 		errs = append(errs, o.tell("everything is left: `%s` deletes it", cleanCommand(plan.Namespace, plan.Run)))
 		return inOneLine(errs)
 	}

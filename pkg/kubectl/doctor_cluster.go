@@ -32,8 +32,8 @@ const (
 // without an error.
 var neededFields = map[string][]string{
 	"cachedvolumes." + v1alpha1.GroupName: {
-		"spec.acceptDirtyLoss", "spec.cacheMode", "spec.cacheSize", "spec.flushRequest", "spec.maxCacheSize", "spec.maxDirtyAgeSeconds", "spec.maxDirtyBytes", "spec.scrubRequest", "spec.target", "spec.warmStart.preload",
-		"status.abandoned", "status.cache.hitRate", "status.cache.performance", "status.conditions", "status.dirtyState", "status.flush.request", "status.retainedCaches", "status.scrub.completionTime",
+		"spec.acceptDirtyLoss", "spec.cacheMode", "spec.cacheSize", "spec.flushRequest", "spec.maxCacheSize", "spec.maxDirtyAgeSeconds", "spec.maxDirtyBytes", "spec.preload", "spec.redundancy", "spec.scrubRequest", "spec.target", "spec.warmStart.preload",
+		"status.abandoned", "status.cache.hitRate", "status.cache.performance", "status.conditions", "status.dirtyState", "status.flush.request", "status.preload", "status.readers", "status.retainedCaches", "status.scrub.completionTime",
 		"status.warmSource",
 	},
 	"cachehotsets." + v1alpha1.GroupName:    {"blocks", "recordedTime", "volumeUID"},

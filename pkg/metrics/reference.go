@@ -30,7 +30,7 @@ func Reference() string {
 		title   string
 		metrics []Metric
 	}{
-		{"Volumes", volumeTable()}, {"Caches that follow their pods", hydrationTable()}, {"Devices of a volume", ioTable()}, {"Node", append(nodeTable(), buildInfo())},
+		{"Volumes", volumeTable()}, {"Scrubs", scrubTable()}, {"Caches that follow their pods", hydrationTable()}, {"Devices of a volume", ioTable()}, {"Node", append(nodeTable(), buildInfo())},
 		{"Controller", clusterTable()}, {"Storage server", TargetTable()},
 	} {
 		text += fmt.Sprintf("\n## %s\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n", section.title)

@@ -179,8 +179,10 @@ func (s *Service) gatherCut(ctx context.Context, c *cutting) error {
 	c.facts.Filesystem = contentOf(obj, c.sight)
 	c.facts.Ours = v.Hold != nil && markIn(v.Hold.Token) == c.mark() && s.holds.has(c.of, c.heldBy(v.Hold.Name, v.Hold.Token))
 	if v.Published && v.Fence.Node == volume.Readers {
-		// Nobody writes, so that nobody has to be asked for anything, or to be shut out.
-		v.Published, c.facts.Admitted = false, false
+		// Nobody writes, so that nobody has to be asked for anything, or to be shut out; unless the
+		// server, which a record out of a backup does not know, lets somebody write.
+		v.Published = false
+		c.facts.Admitted = slices.ContainsFunc(c.sight.Exports, func(e backend.Export) bool { return !e.ReadOnly })
 		return nil
 	}
 	if v.Published {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/records"
@@ -75,8 +77,9 @@ func othersOf(access backend.Access, v volume.Volume, node string, grant backend
 // has nothing to flush: the node may be lost. With the last one the volume is released.
 func (s *Service) unpublishReader(ctx context.Context, obj *v1alpha1.CachedVolume, node string) error {
 	id, uid, left := volume.ID(obj.Name), obj.UID, true
+	generation := ptr.Deref(obj.Status.Generation, 0)
 	err := records.UpdateStatus(ctx, s.client, id, func(now *v1alpha1.CachedVolume) error {
-		if left = now.UID == uid && now.Status.OwnerNode == volume.Readers; !left {
+		if left = now.UID == uid && now.Status.OwnerNode == volume.Readers && ptr.Deref(now.Status.Generation, 0) == generation; !left {
 			return nil
 		}
 		now.Status.Readers = slices.DeleteFunc(now.Status.Readers, func(n string) bool {

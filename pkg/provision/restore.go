@@ -103,7 +103,8 @@ func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, 
 func unknownExport(v volume.Volume, access backend.Access, old bool) (e backend.Export, unknown bool) {
 	again := old && !v.Published && !v.PossiblyDirty
 	for _, one := range access.Exports {
-		later := one.Generation > max(v.Fence.Generation, e.Generation)
+		// Of readers, who share a generation, one that is logged in stands for all.
+		later := one.Generation > max(v.Fence.Generation, e.Generation) || unknown && one.Generation == e.Generation && one.LoggedIn && !e.LoggedIn
 		if later || again && !unknown && one.Generation == v.Fence.Generation {
 			e, unknown = one, true
 		}

@@ -300,4 +300,8 @@ func TestUnknownExport(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want %v", name, e, unknown, tc.want)
 		}
 	}
+	readers := backend.Access{Exports: []backend.Export{{Initiator: iqnA, Generation: 6, ReadOnly: true}, {Initiator: iqnB, Generation: 6, ReadOnly: true, LoggedIn: true}}}
+	if e, _ := unknownExport(volume.Volume{}, readers, false); e.Initiator != iqnB {
+		t.Errorf("of readers that the record does not know, %s stands for all, want the one that is logged in", e.Initiator)
+	}
 }

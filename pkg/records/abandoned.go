@@ -50,7 +50,7 @@ func (r *Records) ReportAbandoned(ctx context.Context, id volume.ID, f volume.Fe
 	if err != nil {
 		return err
 	}
-	if Fence(obj) != f {
+	if FenceFor(obj, f.Node) != f {
 		return fencedError(obj, f)
 	}
 	losses := untold(obj)
@@ -60,7 +60,7 @@ func (r *Records) ReportAbandoned(ctx context.Context, id volume.ID, f volume.Fe
 	for _, a := range losses {
 		r.notify(ctx, obj, LossMessage(a), pod)
 	}
-	if pod == nil {
+	if pod == nil || byMany(obj) { // of many readers each is told, and the next who writes
 		return nil
 	}
 	return UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {

@@ -81,6 +81,16 @@ func testAbandoned(t *testing.T, f *fixture) {
 	f.wantEvents(t, "Warning WritesAbandoned The writes that node node-y had not flushed (generation 5) were abandoned at 2026-11-01T12:00:00Z: "+
 		"acknowledged writes may be lost. The volume goes on with what the storage server had: check the data before you trust them.")
 	wantUntold(false)
+
+	// Of many readers each is told, and none writes down that it was.
+	f.abandon(t, v1alpha1.AbandonedWrites{Generation: 6, NodeName: "node-x", Consent: v1alpha1.LossConsent{Time: metav1.NewTime(start)}})
+	f.own(t, volume.Readers, 1, v1alpha1.PublicationPublished)
+	for range 2 {
+		must(t, f.rec.ReportAbandoned(ctx, f.id, f.fence, &volume.Pod{}))
+		f.wantEvents(t, "Warning WritesAbandoned The writes that node node-x had not flushed (generation 6) were abandoned at 2026-11-01T12:00:00Z: "+
+			"acknowledged writes may be lost. The volume goes on with what the storage server had: check the data before you trust them.")
+	}
+	wantUntold(true)
 	if err := f.rec.ReportAbandoned(ctx, "no-such-volume", f.fence, pod); !errors.Is(err, volume.ErrNotFound) {
 		t.Errorf("got %v", err)
 	}

@@ -322,6 +322,17 @@ func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client)
 			}
 		})
 	}
+	t.Run("of many readers", func(t *testing.T) {
+		read := c.storedVolume(t, "read", ownedStatus("*", 3))
+		write := func(entry v1alpha1.RetainedCache) error {
+			changed := read.DeepCopy()
+			changed.Status.RetainedCaches = []v1alpha1.RetainedCache{entry}
+			return nodeB.Status().Update(t.Context(), changed, client.DryRunAll)
+		}
+		allowed(t, "keep a cache of what was read", write(retainedCache("node-b", 3)))
+		forbidden(t, "keep one of a generation to come", write(retainedCache("node-b", 4)))
+		forbidden(t, "say what another keeps", write(retainedCache("node-a", 3)))
+	})
 	t.Run("first status", func(t *testing.T) {
 		fresh := newVolume("fresh")
 		if err := c.admin.Create(t.Context(), fresh); err != nil {

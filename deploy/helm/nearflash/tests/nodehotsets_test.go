@@ -56,6 +56,9 @@ func (c *cluster) testNodeHotSets(t *testing.T, nodeA, nodeB client.Client) {
 	} {
 		forbidden(t, name, nodeA.Patch(ctx, stored.DeepCopy(), mergePatch(patch), client.DryRunAll))
 	}
+	read := c.storedVolume(t, "hot-of-many", ownedStatus("*", 3))
+	c.waitForHotSet(t, nodeF, read)
+
 	forged := newHotSet(volume)
 	forged.Name, forged.OwnerReferences[0].Name = "foreign", "foreign"
 	forbidden(t, "record one of another volume", nodeA.Create(ctx, forged))
