@@ -41,6 +41,15 @@ func (i Info) DevNo() string { return fmt.Sprintf("%d:%d", i.Major, i.Minor) }
 // any help of udev.
 func (i Info) DevPath() string { return fmt.Sprintf("/dev/dm-%d", i.Minor) }
 
+// DevPath is [Info.DevPath] of a device by its number, the form tables have. Errors: ErrParse.
+func DevPath(devno string) (string, error) {
+	var i Info
+	if _, err := fmt.Sscanf(devno, "%d:%d", &i.Major, &i.Minor); err != nil {
+		return "", fmt.Errorf("%w: device number %q", ErrParse, devno)
+	}
+	return i.DevPath(), nil
+}
+
 // Version is a target's version, for example 2.4.0.
 type Version struct {
 	Major, Minor, Patch int

@@ -100,6 +100,14 @@ func (c *control) status(name string) (string, error) {
 	return parseStatus(c.buf)
 }
 
+// table returns the live table of a device, a line for each target.
+func (c *control) table(name string) (string, error) {
+	if err := c.ask(unix.DM_TABLE_STATUS, name, flagNoFlush|flagStatusTable); err != nil {
+		return "", fmt.Errorf("table of %s: %w", name, err)
+	}
+	return parseStatus(c.buf)
+}
+
 // ask makes a request that is a header alone; the answer is in c.buf.
 func (c *control) ask(request uintptr, name string, flags uint32) error {
 	if len(name) >= dmNameLen {
