@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -197,26 +199,25 @@ func (h scrubHost) cacheToScrub(ctx context.Context, f scrubFacts) (scrub.Cache,
 	if !ok {
 		return scrub.Cache{}, fmt.Errorf("%w: device %s is not an active cache", volume.ErrUnavailable, top)
 	}
-	meta, err := dmPath(t.Metadata)
-	data, dataErr := dmPath(t.Data)
-	origin, originErr := dmPath(t.Origin)
+	meta, err := devmapper.DevPath(t.Metadata)
+	data, dataErr := devmapper.DevPath(t.Data)
+	origin, originErr := devmapper.DevPath(t.Origin)
+	metaID, metaIDErr := h.lvIdentity(t.Metadata)
+	dataID, dataIDErr := h.lvIdentity(t.Data)
 	// Without the count nothing is called corrupted that a discard explains.
 	discards, countErr := blockdev.Discards(h.Sysfs, f.Top.DevNo())
 	return scrub.Cache{
 		Discards: !f.Entry.Raw && (discards > 0 || countErr != nil),
-		Verdict:  scrub.Compare, Top: top, Meta: meta, Data: data, Origin: origin,
+		Verdict:  scrub.Compare, ID: metaID + " " + dataID, Top: top, Meta: meta, Data: data, Origin: origin,
 		ChunkSectors: t.ChunkSectors, DataSectors: f.Status.CacheTotal * f.Status.ChunkSectors, OriginSectors: table.Sectors(),
 		Writethrough: t.Mode == devmapper.Writethrough, Dirty: f.Status.Dirty > 0,
-	}, errors.Join(err, dataErr, originErr)
+	}, errors.Join(err, dataErr, originErr, metaIDErr, dataIDErr)
 }
 
-// dmPath is the path of a device of the device mapper by its number.
-func dmPath(devno string) (string, error) {
-	var major, minor int
-	if _, err := fmt.Sscanf(devno, "%d:%d", &major, &minor); err != nil {
-		return "", fmt.Errorf("%w: device number %q", devmapper.ErrParse, devno)
-	}
-	return devmapper.Info{Major: major, Minor: minor}.DevPath(), nil
+// lvIdentity is the UUID of a device of the device mapper, which is new for each logical volume.
+func (h scrubHost) lvIdentity(devno string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(h.Sysfs, "dev/block", devno, "dm/uuid"))
+	return strings.TrimSpace(string(b)), err
 }
 
 // Map implements scrub.Host.

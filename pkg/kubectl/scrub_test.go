@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/nearflash/nearflash/api/v1alpha1"
 )
 
@@ -35,7 +37,23 @@ data: 2Gi compared on node node-a, nothing is corrupted
 			ticks: []func(*v1alpha1.CachedVolume){scrubbed(3, 2)},
 			wantOut: `
 data: node node-a compares the cache with the storage server
-data: 2Gi compared on node node-a, 3 chunks were corrupted and have what the storage server has now; 2 pieces were written to all the time and could not be judged
+data: 2Gi compared on node node-a, 3 chunks were corrupted; 2 pieces were written to all the time and could not be judged
+`,
+			wantSpec: requested,
+		},
+		"corrupted, and what was done": {
+			args: []string{"scrub", "data"},
+			objs: bound("default", "data", "pvc-1", on("node-a")),
+			ticks: []func(*v1alpha1.CachedVolume){func(v *v1alpha1.CachedVolume) {
+				scrubbed(3, 0)(v)
+				v.Status.Conditions = []metav1.Condition{{
+					Type: v1alpha1.ConditionCacheIntact, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCacheCorrupted, LastTransitionTime: before(0),
+					Message: "node node-a: of 2Gi of the cache, 3 chunks were corrupted and were not replaced",
+				}}
+			}},
+			wantOut: `
+data: node node-a compares the cache with the storage server
+data: node node-a: of 2Gi of the cache, 3 chunks were corrupted and were not replaced
 `,
 			wantSpec: requested,
 		},

@@ -10,9 +10,11 @@ type ScrubReport struct {
 	CheckedBytes int64
 	// Corrupted counts chunks of which the SSD returned something else than was written to it.
 	Corrupted int64
-	// Renewed counts pieces of chunks that were replaced by what the origin has, Discarded those of
-	// them that only a discard made differ, and Unjudged those that could not be judged.
+	// Renewed counts pieces of chunks that were replaced by what the origin has, Discarded those
+	// that only a discard made differ, which writeback caches keep, and Unjudged those that could not be judged.
 	Renewed, Discarded, Unjudged int64
+	// Untouched is true if what is corrupted was not replaced, because the SSD may have the right copy.
+	Untouched bool
 	// NotKept is true if the SSD has not kept what was written to it then.
 	NotKept bool
 	// Message says what was found just now; "" if that is nothing.

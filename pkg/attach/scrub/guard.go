@@ -15,7 +15,6 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
-	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // Command is the first argument of a program that is to be a guard; the other is the file of an
@@ -32,26 +31,6 @@ const (
 	// PieceBytes is the length of a piece, if its block is not shorter.
 	PieceBytes = 64 << 10
 )
-
-// Order says what a guard is to judge. Its file is there as long as the device may be suspended.
-type Order struct {
-	ID volume.ID `json:"id"`
-	// Boot is the kernel's boot id.
-	Boot string `json:"boot"`
-	// Device is the name of the volume's top device, which nobody changes meanwhile.
-	Device string `json:"device"`
-	// Meta, Data and Origin are the paths of what the cache is over.
-	Meta   string `json:"meta"`
-	Data   string `json:"data"`
-	Origin string `json:"origin"`
-	// BlockBytes is the length of a block of the cache.
-	BlockBytes int64   `json:"blockBytes"`
-	Pieces     []Piece `json:"pieces"`
-	// Discards tells a volume of which parts were discarded.
-	Discards bool `json:"discards"`
-	// Renew has what differs replaced by what the origin has.
-	Renew bool `json:"renew"`
-}
 
 // Result is what a guard has found.
 type Result struct {
@@ -79,12 +58,18 @@ func runGuard(args []string) (r Result, err error) {
 	if len(args) != 1 {
 		return r, errors.New("usage: scrub FILE; the node plugin runs this")
 	}
-	o, err := readOrder(args[0])
+	// For as long as this process lives, and a write of its own with it.
+	lock, err := holdOrder(args[0])
 	if err != nil {
 		return r, err
 	}
-	if len(o.Pieces) > MostPieces || o.BlockBytes <= 0 {
-		return r, fmt.Errorf("%d pieces of blocks of %d bytes: accepted are %d", len(o.Pieces), o.BlockBytes, MostPieces)
+	defer func() { _ = lock.Close() }()
+	o, err := readOrder(args[0])
+	if err == nil {
+		err = o.validate()
+	}
+	if err != nil {
+		return r, err
 	}
 	dm, err := devmapper.OpenSuspender()
 	if err != nil {
@@ -98,8 +83,9 @@ func runGuard(args []string) (r Result, err error) {
 	defer files.close()
 	g := guard{
 		order: o, data: files.data, origin: files.origin, now: time.Now, limit: Limit,
+		live: func() (devmapper.Table, error) { return dm.Table(o.Device) },
 		places: func(blocks []uint64) ([]devmapper.CacheBlock, error) {
-			return readPlaces(files.meta, blocks, func() (devmapper.CacheStatus, error) { return dm.CacheStatus(o.Device) })
+			return readPlaces(files.meta, o.BlockBytes, blocks, func() (devmapper.CacheStatus, error) { return dm.CacheStatus(o.Device) })
 		},
 		suspend: func() error { return interruptible(Limit, func() error { return dm.Suspend(o.Device) }) },
 		resume:  func() error { return dm.Resume(o.Device) },
@@ -110,10 +96,14 @@ func runGuard(args []string) (r Result, err error) {
 // readPlaces reads the metadata of a suspended cache, if the kernel has written them down: after an
 // error in that they are those of before, and do not know what is dirty (sync_metadata in
 // dm-cache-target.c). Then the cache is read-only, and not said to have stopped cleanly.
-func readPlaces(meta io.ReaderAt, blocks []uint64, status func() (devmapper.CacheStatus, error)) ([]devmapper.CacheBlock, error) {
+// blockBytes is the length of its blocks.
+func readPlaces(meta io.ReaderAt, blockBytes int64, blocks []uint64, status func() (devmapper.CacheStatus, error)) ([]devmapper.CacheBlock, error) {
 	sb, err := devmapper.ReadCacheSuperblock(meta)
 	if err != nil {
 		return nil, err
+	}
+	if has := int64(sb.DataBlockSectors) * devmapper.SectorSize; has != blockBytes {
+		return nil, fmt.Errorf("%w: they are of blocks of %d bytes, the order of %d", devmapper.ErrMetadata, has, blockBytes)
 	}
 	st, err := status()
 	if err != nil {
@@ -123,17 +113,6 @@ func readPlaces(meta io.ReaderAt, blocks []uint64, status func() (devmapper.Cach
 		return nil, fmt.Errorf("%w: they were not written when the device was suspended", devmapper.ErrMetadata)
 	}
 	return devmapper.ReadCacheBlocks(meta, blocks)
-}
-
-func readOrder(file string) (o Order, err error) {
-	b, err := os.ReadFile(file)
-	if err == nil {
-		err = json.Unmarshal(b, &o)
-	}
-	if err != nil {
-		return o, fmt.Errorf("%s: %w", file, err)
-	}
-	return o, nil
 }
 
 // files are what a cache is over, open past the page cache.
@@ -189,6 +168,8 @@ func interruptible(limit time.Duration, call func() error) error {
 type guard struct {
 	order           Order
 	suspend, resume func() error
+	// live reads the live table.
+	live func() (devmapper.Table, error)
 	// places reads the metadata.
 	places func(blocks []uint64) ([]devmapper.CacheBlock, error)
 	data   blockdev.File
@@ -210,6 +191,9 @@ func (g *guard) run() (Result, error) {
 	}
 	// Made before, so that nothing has to be found for them while the pod waits.
 	ssd, origin := blockdev.AlignedBuffer(PieceBytes), blockdev.AlignedBuffer(PieceBytes)
+	if err := g.mayBegin(); err != nil {
+		return Result{}, err
+	}
 	began := g.now()
 	if err := g.suspend(); err != nil {
 		return Result{}, err
@@ -235,9 +219,47 @@ func (g *guard) run() (Result, error) {
 	return r, err
 }
 
+// mayBegin says why nothing may be suspended. The kernel waits for an origin that does not answer, and
+// for that no signal ends it (cache_postsuspend).
+func (g *guard) mayBegin() error {
+	if err := g.sameCache(); err != nil {
+		return err
+	}
+	at := int64(0)
+	if len(g.order.Pieces) > 0 {
+		at = g.at(g.order.Pieces[0].Origin, g.order.Pieces[0])
+	}
+	read := make(chan error, 1)
+	go func() {
+		_, err := g.origin.ReadAt(blockdev.AlignedBuffer(compared), at)
+		read <- err
+	}()
+	select {
+	case err := <-read:
+		if err != nil {
+			return fmt.Errorf("%w, and so nothing is suspended: %w", errOrigin, err)
+		}
+		return nil
+	case <-time.After(g.limit):
+		return fmt.Errorf("%w within %s, and so nothing is suspended", errOrigin, g.limit)
+	}
+}
+
+// sameCache says how the live table is not that of the order.
+func (g *guard) sameCache() error {
+	t, err := g.live()
+	if err != nil {
+		return err
+	}
+	return g.order.matches(t)
+}
+
 // judge judges the pieces one after the other, with the device suspended.
 func (g *guard) judge(still time.Time, ssd, origin []byte) {
 	if len(g.order.Pieces) == 0 {
+		return
+	}
+	if g.sameCache() != nil {
 		return
 	}
 	numbers := make([]uint64, len(g.order.Pieces))

@@ -2,7 +2,9 @@ package scrub
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -76,6 +78,19 @@ type bench struct {
 	suspended, calls atomic.Int32
 }
 
+// testTable is the live table of a bench, but for what is given.
+func testTable(c devmapper.CacheTarget) devmapper.Table {
+	c.Metadata, c.Data, c.Origin = cmp.Or(c.Metadata, "253:1"), cmp.Or(c.Data, "253:2"), cmp.Or(c.Origin, "253:3")
+	c.ChunkSectors, c.Mode = cmp.Or(c.ChunkSectors, testBlock/512), cmp.Or(c.Mode, devmapper.Writethrough)
+	return devmapper.Table{{Length: 5 * testBlock / 512, Target: c}}
+}
+
+// onceSuspended has something happen when the device is suspended.
+func (b *bench) onceSuspended(do func()) {
+	suspend := b.suspend
+	b.suspend = func() error { do(); return suspend() }
+}
+
 func newBench(renew bool) *bench {
 	b := &bench{ssd: filled(4, 0), remote: filled(5, 0)}
 	copy(b.ssd.b, b.remote.b[testBlock:])
@@ -83,7 +98,8 @@ func newBench(renew bool) *bench {
 		b.mapped = append(b.mapped, devmapper.CacheBlock{Mapped: true, Origin: i + 1})
 	}
 	b.guard = &guard{
-		order:   Order{BlockBytes: testBlock, Renew: renew},
+		order:   Order{Device: "nf-v", Meta: "/dev/dm-1", Data: "/dev/dm-2", Origin: "/dev/dm-3", BlockBytes: testBlock, Renew: renew},
+		live:    func() (devmapper.Table, error) { return testTable(devmapper.CacheTarget{}), nil },
 		suspend: func() error { b.suspended.Add(1); return nil }, resume: func() error { b.calls.Add(1); b.suspended.Add(-1); return nil },
 		places: func(blocks []uint64) (out []devmapper.CacheBlock, err error) {
 			if b.suspended.Load() != 1 {
@@ -100,6 +116,79 @@ func newBench(renew bool) *bench {
 		b.order.Pieces = append(b.order.Pieces, Piece{Cache: i, Origin: i + 1, Length: testBlock})
 	}
 	return b
+}
+
+// becomes gives the device another live table.
+func (b *bench) becomes(c devmapper.CacheTarget) {
+	b.live = func() (devmapper.Table, error) { return testTable(c), nil }
+}
+
+// TestGuardRefuses: nothing is suspended for an order that is not of the live cache, nor while the
+// origin does not answer.
+func TestGuardRefuses(t *testing.T) {
+	hang := make(chan struct{})
+	defer close(hang)
+	broken := errors.New("broken")
+	for name, tc := range map[string]struct {
+		set  func(*bench)
+		want error
+	}{
+		"other metadata": {func(b *bench) { b.becomes(devmapper.CacheTarget{Metadata: "253:9"}) }, errOrder},
+		"other data":     {func(b *bench) { b.becomes(devmapper.CacheTarget{Data: "253:9"}) }, errOrder},
+		"another origin": {func(b *bench) { b.becomes(devmapper.CacheTarget{Origin: "253:9"}) }, errOrder},
+		"other blocks":   {func(b *bench) { b.becomes(devmapper.CacheTarget{ChunkSectors: 256}) }, errOrder},
+		"writeback":      {func(b *bench) { b.becomes(devmapper.CacheTarget{Mode: devmapper.Writeback}) }, errOrder},
+		"no cache": {func(b *bench) {
+			b.live = func() (devmapper.Table, error) { return devmapper.LinearTable(8, "253:3"), nil }
+		}, errOrder},
+		"no table":              {func(b *bench) { b.live = func() (devmapper.Table, error) { return nil, broken } }, broken},
+		"the origin fails":      {func(b *bench) { b.remote.readErr = broken }, broken},
+		"the origin is silent":  {func(b *bench) { b.limit, b.remote.hang = 20*time.Millisecond, hang }, errOrigin},
+		"silent, and no pieces": {func(b *bench) { b.limit, b.remote.hang, b.order.Pieces = 20*time.Millisecond, hang, nil }, errOrigin},
+	} {
+		b := newBench(true)
+		b.suspend = func() error { t.Errorf("%s: suspended", name); return nil }
+		tc.set(b)
+		if _, err := b.run(); !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v, want %v", name, err, tc.want)
+		}
+	}
+	b := newBench(false) // to judge is allowed in each mode
+	if b.becomes(devmapper.CacheTarget{Mode: devmapper.Writeback}); b.order.matches(testTable(devmapper.CacheTarget{Mode: devmapper.Writeback})) != nil {
+		t.Error("a writeback cache is not judged")
+	}
+	if r, err := b.run(); err != nil || r.Judgements[0] != Same {
+		t.Errorf("%v, %v", r, err)
+	}
+}
+
+// TestOrderValidate: pieces are in their blocks.
+func TestOrderValidate(t *testing.T) {
+	for name, tc := range map[string]struct {
+		piece Piece
+		ok    bool
+	}{
+		"the first one":        {Piece{Length: PieceBytes}, true},
+		"the last one":         {Piece{Offset: 3 * PieceBytes, Length: PieceBytes}, true},
+		"a short one":          {Piece{Offset: PieceBytes, Length: 512}, true},
+		"of a larger block":    {Piece{Offset: 4 * PieceBytes, Length: PieceBytes}, false},
+		"partly behind":        {Piece{Offset: 4*PieceBytes - 512, Length: 1024}, false},
+		"before":               {Piece{Offset: -512, Length: 512}, false},
+		"empty":                {Piece{}, false},
+		"negative":             {Piece{Offset: 512, Length: -512}, false},
+		"longer than a buffer": {Piece{Length: PieceBytes + 512}, false},
+		"beyond all numbers":   {Piece{Offset: math.MaxInt64, Length: PieceBytes}, false},
+	} {
+		err := Order{BlockBytes: 4 * PieceBytes, Pieces: []Piece{{Length: 512}, tc.piece}}.validate()
+		if (err == nil) != tc.ok || err != nil && !errors.Is(err, errOrder) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, o := range []Order{{}, {BlockBytes: testBlock, Pieces: make([]Piece, MostPieces+1)}} {
+		if err := o.validate(); !errors.Is(err, errOrder) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
 }
 
 // TestGuard: what a guard says of a corrupted block, and what it does about it.
@@ -123,7 +212,8 @@ func TestGuard(t *testing.T) {
 		"something else, by a discard":  {func(b *bench) { copy(b.ssd.b[testBlock:], b.remote.b[:8192]); b.order.Discards = true }, Discarded, Renewed, false},
 		"a bit, beside discards":        {func(b *bench) { rot(b); b.order.Discards = true }, Corrupted, Renewed, false},
 		"the SSD cannot be read":        {func(b *bench) { rot(b); b.ssd.readErr = broken }, Unknown, Unknown, true},
-		"the origin cannot be read":     {func(b *bench) { rot(b); b.remote.readErr = broken }, Unknown, Unknown, true},
+		"the origin cannot be read":     {func(b *bench) { rot(b); b.onceSuspended(func() { b.remote.readErr = broken }) }, Unknown, Unknown, true},
+		"another table":                 {func(b *bench) { rot(b); b.onceSuspended(func() { b.becomes(devmapper.CacheTarget{Data: "253:9"}) }) }, Unknown, Unknown, true},
 		"the metadata cannot be read": {func(b *bench) {
 			rot(b)
 			b.places = func([]uint64) ([]devmapper.CacheBlock, error) { return nil, broken }
@@ -164,7 +254,8 @@ func TestGuard(t *testing.T) {
 func TestGuardResumes(t *testing.T) {
 	b := newBench(true)
 	b.ssd.b[5] ^= 1
-	b.limit, b.remote.hang = 20*time.Millisecond, make(chan struct{})
+	b.limit = 20 * time.Millisecond
+	b.onceSuspended(func() { b.remote.hang = make(chan struct{}) })
 	r, err := b.run()
 	if err != nil || b.suspended.Load() != 0 || r.Judgements[0] != Unknown {
 		t.Errorf("%v, %v, suspended %d", r, err, b.suspended.Load())
@@ -225,8 +316,13 @@ func TestReadPlaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	status := devmapper.CacheStatus{}
+	sb, err := devmapper.ReadCacheSuperblock(&memory{b: raw})
+	if err != nil {
+		t.Fatal(err)
+	}
+	blockBytes := int64(sb.DataBlockSectors) * 512
 	read := func(m *memory) error {
-		_, err := readPlaces(m, nil, func() (devmapper.CacheStatus, error) { return status, nil })
+		_, err := readPlaces(m, blockBytes, nil, func() (devmapper.CacheStatus, error) { return status, nil })
 		return err
 	}
 	if err := read(&memory{b: raw}); err != nil {
@@ -245,5 +341,9 @@ func TestReadPlaces(t *testing.T) {
 	}
 	if err := read(unclean); !errors.Is(err, devmapper.ErrMetadata) {
 		t.Errorf("without the flag of a clean stop: %v", err)
+	}
+	blockBytes *= 2
+	if err := read(&memory{b: raw}); !errors.Is(err, devmapper.ErrMetadata) {
+		t.Errorf("of blocks of another length: %v", err)
 	}
 }

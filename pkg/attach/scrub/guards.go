@@ -11,6 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/durable"
 	"github.com/nearflash/nearflash/pkg/hostexec"
@@ -48,6 +51,8 @@ type Guards struct {
 	// Outside says why a guard would end with the plugin's container, nil if it would not: then
 	// nothing is suspended. The function may be nil.
 	Outside func() error
+	// Patience is how long a guard is waited for; 0 is five seconds.
+	Patience time.Duration
 }
 
 var _ Judge = (*Guards)(nil)
@@ -69,8 +74,8 @@ func Open(run hostexec.Runner, dm Resumer, dir, boot string) (*Guards, error) {
 
 const (
 	orderExt = ".order"
-	// recovering bounds how long a guard is waited for.
-	recovering = 5 * time.Second
+	// recovering bounds how long a guard is waited for, and lockPause is the time between two looks.
+	recovering, lockPause = 5 * time.Second, 50 * time.Millisecond
 )
 
 func (h *Guards) file(id volume.ID) string { return filepath.Join(h.Dir, string(id)+orderExt) }
@@ -126,25 +131,57 @@ func (h *Guards) Recover(ctx context.Context, id volume.ID) error {
 		return nil
 	}
 	if err != nil {
-		return err
+		// Nobody else would resume the device.
+		klog.FromContext(ctx).Error(err, "Order of a scrub cannot be read; it counts as one of this boot", "volume", id)
+		o = Order{Boot: h.Boot}
 	}
-	ctx, cancel := context.WithTimeout(ctx, recovering)
-	defer cancel()
 	if o.Boot == h.Boot {
-		if err := h.DM.Await(ctx, o.Device); err != nil {
-			return err
-		}
-		infos, err := h.DM.Info(ctx, o.Device)
+		ctx, cancel := context.WithTimeout(ctx, h.patience())
+		defer cancel()
+		lock, err := h.awaitGuard(ctx, id)
 		if err != nil {
 			return err
 		}
-		if infos[o.Device].Suspended {
-			if err := h.DM.Resume(ctx, o.Device); err != nil {
-				return err
-			}
+		defer func() { _ = lock.Close() }()
+		if err := h.resume(ctx, layout.Device(id, layout.Top)); err != nil {
+			return err
 		}
 	}
 	return durable.Remove(h.file(id))
+}
+
+func (h *Guards) patience() time.Duration {
+	if h.Patience > 0 {
+		return h.Patience
+	}
+	return recovering
+}
+
+// awaitGuard waits for the command and for the guard itself, which may go on without it, and takes the
+// guard's lock.
+func (h *Guards) awaitGuard(ctx context.Context, id volume.ID) (lock *os.File, err error) {
+	if err := h.DM.Await(ctx, layout.Device(id, layout.Top)); err != nil {
+		return nil, err
+	}
+	for {
+		lock, err = holdOrder(h.file(id))
+		if !errors.Is(err, errHeld) {
+			return lock, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", hostexec.ErrRuns, err)
+		case <-time.After(lockPause):
+		}
+	}
+}
+
+func (h *Guards) resume(ctx context.Context, device string) error {
+	infos, err := h.DM.Info(ctx, device)
+	if err != nil || !infos[device].Suspended {
+		return err
+	}
+	return h.DM.Resume(ctx, device)
 }
 
 // guardError is what a guard said at its end.

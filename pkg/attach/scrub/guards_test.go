@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
@@ -149,5 +151,85 @@ func TestGuardsLeft(t *testing.T) {
 		if err := p.Recover(t.Context(), "v"); err != nil {
 			t.Errorf("nothing is left: %v", err)
 		}
+	}
+}
+
+// TestGuardsHeld: nobody resumes a device whose guard lives, whatever has become of the command that
+// began it; and no guard begins whose order is another's.
+func TestGuardsHeld(t *testing.T) {
+	p := newPlace(t)
+	p.suspended, p.Patience = true, 60*time.Millisecond
+	b, err := json.Marshal(Order{ID: "v", Device: "nf-v", Boot: "boot"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(p.file("v"), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	guard, err := holdOrder(p.file("v"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Recover(t.Context(), "v"); !errors.Is(err, hostexec.ErrRuns) || p.resumed > 0 {
+		t.Errorf("a guard at work was not waited for: %v, resumed %d times", err, p.resumed)
+	}
+	p.wantLeft(t, 1)
+	if _, err := runGuard([]string{p.file("v")}); !errors.Is(err, errHeld) {
+		t.Errorf("a second guard: %v", err)
+	}
+	p.Patience = 0
+	go func() {
+		time.Sleep(20 * time.Millisecond)
+		_ = guard.Close()
+	}()
+	if err := p.Recover(t.Context(), "v"); err != nil || p.resumed != 1 {
+		t.Errorf("%v, resumed %d times", err, p.resumed)
+	}
+	p.wantLeft(t, 0)
+	if _, err := runGuard([]string{p.file("v")}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a guard without an order: %v", err)
+	}
+}
+
+// TestGuardHolds: a guard has the lock of its order while it decides, and gives a bad one back.
+func TestGuardHolds(t *testing.T) {
+	p := newPlace(t)
+	if err := os.WriteFile(p.file("v"), []byte(`{"blockBytes":65536,"pieces":[{"offset":65536,"length":65536}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := runGuard([]string{p.file("v")}); !errors.Is(err, errOrder) {
+		t.Errorf("a piece behind its block: %v", err)
+	}
+	f, err := holdOrder(p.file("v"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := os.Remove(p.file("v")); err != nil {
+		t.Fatal(err)
+	}
+	if err := stillNamed(f, p.file("v")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an order that was removed: %v", err)
+	}
+	if err := os.WriteFile(p.file("v"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := stillNamed(f, p.file("v")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an order that was replaced: %v", err)
+	}
+}
+
+// TestGuardsUnreadable: an order that says nothing still has its device resumed.
+func TestGuardsUnreadable(t *testing.T) {
+	for _, text := range []string{"", "{", "\x00\x00\x00"} {
+		p := newPlace(t)
+		p.suspended = true
+		if err := os.WriteFile(p.file("v"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Recover(t.Context(), "v"); err != nil || p.resumed != 1 {
+			t.Errorf("%q: %v, resumed %d times", text, err, p.resumed)
+		}
+		p.wantLeft(t, 0)
 	}
 }

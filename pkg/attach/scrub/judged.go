@@ -10,17 +10,23 @@ import (
 
 // judged takes in what a guard found of the first suspects. It returns the offsets in the volume of
 // those that are corrupted, in bytes, and whether one was dirty: then the metadata say more of that
-// than the map that the scrub goes by.
-func (r *run) judged(batch []suspect, js []Judgement, chunkSectors uint64) (corrupted []int64, dirty bool) {
+// than the map that the scrub goes by. What a cache in writeback mode has is not replaced: it may be the right copy.
+func (r *run) judged(batch []suspect, js []Judgement, c Cache) (corrupted []int64, dirty bool) {
 	for i, j := range js {
 		s := batch[i]
 		switch j {
 		case Corrupted:
-			corrupted = append(corrupted, int64(s.Origin*chunkSectors)*devmapper.SectorSize+s.Offset)
+			corrupted = append(corrupted, int64(s.Origin*c.ChunkSectors)*devmapper.SectorSize+s.Offset)
 			r.corrupted[s.Origin] = true
-			r.renew = append(r.renew, s)
+			if r.found.Untouched = !c.Writethrough; c.Writethrough {
+				r.renew = append(r.renew, s)
+			}
 		case Discarded:
-			r.renew = append(r.renew, s)
+			if c.Writethrough {
+				r.renew = append(r.renew, s)
+			} else {
+				r.found.Discarded++
+			}
 		case Dirty:
 			dirty = true
 		case Unknown:
@@ -64,6 +70,15 @@ func (r *run) renewed(batch []suspect, js []Judgement) (kept bool) {
 		}
 	}
 	return kept
+}
+
+// finding says what is corrupted, and what is done about it.
+func finding(writethrough bool, where string) string {
+	if writethrough {
+		return fmt.Sprintf("the SSD returns something else than was written to it, at byte %s of the volume; the cache's copy is replaced by what the storage server has", where)
+	}
+	return fmt.Sprintf("SSD and storage server have something else of what was flushed, at byte %s of the volume: one of them has lost it; nothing is replaced, because the SSD may have the only right copy. "+
+		"Check and save the application's data; then kubectl nearflash drop gives the cache up, and the pod reads what the storage server has", where)
 }
 
 // where says at which offsets of a volume something was found.

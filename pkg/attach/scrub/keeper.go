@@ -56,15 +56,24 @@ type Cache struct {
 	Verdict Verdict
 	// Why says in words why it may not be compared.
 	Why string
+	// ID is another one for each cache that is made.
+	ID string
 	// Top is the name of the device, Meta, Data and Origin the paths of what is below it.
 	Top, Meta, Data, Origin                  string
 	ChunkSectors, DataSectors, OriginSectors uint64
-	// Writethrough caches have nothing that the origin does not have.
+	// Writethrough caches have nothing that the origin does not have for good: what differs may be
+	// replaced.
 	Writethrough bool
 	// Discards is true if parts of the volume were discarded since it was attached.
 	Discards bool
 	// Dirty is true if the kernel calls blocks dirty.
 	Dirty bool
+}
+
+// identity is what a cache has for as long as it is the same one, and used in the same way.
+func (c Cache) identity() Cache {
+	c.Verdict, c.Why, c.Discards, c.Dirty = "", "", false, false
+	return c
 }
 
 // Host is the node whose volumes are scrubbed.
@@ -237,6 +246,15 @@ func (k *Keeper) step(ctx context.Context, r *run) (pause time.Duration, err err
 		k.waits[r.v] = k.Now().Add(waitAfter)
 		return 0, nil
 	}
+	if id := c.identity(); r.cache == (Cache{}) {
+		r.cache = id
+	} else if r.cache != id {
+		// Its blocks and places are those of another cache.
+		klog.FromContext(ctx).Info("Scrub begins anew: the volume has another cache", "volume", r.v.ID)
+		delete(k.runs, r.v.ID)
+		k.waits[r.v] = k.Now().Add(k.suspendEvery())
+		return 0, nil
+	}
 	switch decideStage(r, c.Dirty, k.Now()) {
 	case stageWriteDown:
 		r.written = true
@@ -328,12 +346,15 @@ func (k *Keeper) judge(ctx context.Context, r *run, c Cache) error {
 	}
 	r.suspects = append([]suspect{}, r.suspects[len(batch):]...)
 	before, exhausted := r.found.Corrupted, r.next >= len(r.m.Entries)
-	corrupted, dirty := r.judged(batch, res.Judgements, c.ChunkSectors)
+	discarded := r.found.Discarded
+	corrupted, dirty := r.judged(batch, res.Judgements, c)
+	discarded = r.found.Discarded - discarded
+	k.count(r.v.ID, func(u *Use) { u.Discarded += discarded })
 	if len(corrupted) > 0 {
 		r.suspensions = 0
 		klog.FromContext(ctx).Error(nil, "SSD has lost what a cache wrote to it", "volume", r.v.ID, "offsets", where(corrupted))
 		told := r.found
-		told.Message = fmt.Sprintf("the SSD returns something else than was written to it, at byte %s of the volume; the cache's copy is replaced by what the storage server has", where(corrupted))
+		told.Message = finding(c.Writethrough, where(corrupted))
 		if err := k.Host.Report(ctx, r.v, told); err != nil {
 			// Nothing is replaced that was not told of: it is found again.
 			delete(k.runs, r.v.ID)
@@ -349,7 +370,7 @@ func (k *Keeper) judge(ctx context.Context, r *run, c Cache) error {
 	return nil
 }
 
-// renew has what was told of replaced.
+// renew has what was told of replaced, in a cache in writethrough mode.
 func (k *Keeper) renew(ctx context.Context, r *run, c Cache) error {
 	batch := r.renew[:min(MostPieces, len(r.renew))]
 	res, err := k.suspend(ctx, r, c, batch, true)
@@ -366,17 +387,9 @@ func (k *Keeper) renew(ctx context.Context, r *run, c Cache) error {
 		return nil
 	}
 	told := r.found
-	told.NotKept, told.Message = true, "the SSD does not keep what is written to it"
-	if c.Writethrough {
-		told.Message += ": the volume goes on without its cache"
-	} else {
-		told.Message += "; the cache stays, because it may have writes that are nowhere else: give it up with kubectl nearflash drop"
-	}
+	told.NotKept, told.Message = true, "the SSD does not keep what is written to it: the volume goes on without its cache"
 	err = k.Host.Report(ctx, r.v, told)
-	if c.Writethrough {
-		err = errors.Join(err, k.Host.FailOver(ctx, r.v.ID, "the SSD does not keep what is written to it"))
-	}
-	return err
+	return errors.Join(err, k.Host.FailOver(ctx, r.v.ID, "the SSD does not keep what is written to it"))
 }
 
 // end reports the end of a scrub.

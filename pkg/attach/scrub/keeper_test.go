@@ -42,7 +42,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, bench: newBench(false), now: time.Unix(1e9, 0), volumes: []Volume{{ID: "v", Request: "r"}}}
 	w.cache = Cache{
-		Verdict: Compare, Top: "nf-v", Data: "data", Origin: "origin", Writethrough: true,
+		Verdict: Compare, ID: "one", Top: "nf-v", Data: "data", Origin: "origin", Writethrough: true,
 		ChunkSectors: testBlock / 512, DataSectors: 4 * testBlock / 512, OriginSectors: 5 * testBlock / 512,
 	}
 	w.Keeper = &Keeper{Host: w, Judge: w, Open: w.open, Now: func() time.Time { return w.now }}
@@ -105,6 +105,10 @@ func (w *world) Judge(_ context.Context, o Order) (Result, error) {
 	g := newBench(o.Renew)
 	g.ssd, g.remote, g.mapped, g.guard.order = w.ssd, w.remote, w.mapped, o
 	g.data, g.origin = w.ssd, w.remote
+	g.order.Meta, g.order.Data, g.order.Origin = "/dev/dm-1", "/dev/dm-2", "/dev/dm-3"
+	if !w.cache.Writethrough {
+		g.becomes(devmapper.CacheTarget{Mode: devmapper.Writeback})
+	}
 	return g.run()
 }
 
@@ -248,18 +252,85 @@ func TestKeeperDirty(t *testing.T) {
 	}
 }
 
-// TestKeeperNotKept: an SSD that keeps nothing loses a writethrough cache; one with unflushed writes
-// is told of.
+// TestKeeperNotKept: an SSD that keeps nothing loses its cache.
 func TestKeeperNotKept(t *testing.T) {
-	for _, through := range []bool{true, false} {
-		w := newWorld(t)
-		w.cache.Writethrough, w.ssd.lossy = through, true
-		w.ssd.b[7] ^= 4
-		w.passes(5000)
-		told := w.reports[1]
-		if !told.NotKept || (w.failedOver != "") != through {
-			t.Errorf("writethrough %t: %+v, failed over %q", through, told, w.failedOver)
+	w := newWorld(t)
+	w.ssd.lossy = true
+	w.ssd.b[7] ^= 4
+	w.passes(5000)
+	if told := w.reports[1]; !told.NotKept || w.failedOver == "" {
+		t.Errorf("%+v, failed over %q", told, w.failedOver)
+	}
+}
+
+// TestKeeperWriteback: what differs in a writeback cache is told of and not replaced, because the
+// storage server may be the one that has lost it.
+func TestKeeperWriteback(t *testing.T) {
+	w := newWorld(t)
+	w.cache.Writethrough = false
+	clear(w.remote.b[2*testBlock : 2*testBlock+4096]) // looks discarded
+	for at := 4 * testBlock; at < 4*testBlock+512; at++ {
+		w.remote.b[at] ^= 0x55 // what the server had before the write that it lost
+	}
+	before := append([]byte{}, w.ssd.b...)
+	w.passes(5000)
+	r := w.last()
+	if r.Corrupted != 1 || !r.Untouched || r.Renewed != 0 || r.Discarded != 1 || r.Unjudged != 0 || r.NotKept || w.failedOver != "" {
+		t.Errorf("%+v, failed over %q", r, w.failedOver)
+	}
+	if w.ssd.writes > 0 || string(before) != string(w.ssd.b) {
+		t.Error("the only right copy, as it may be, was replaced")
+	}
+	if first := w.reports[0]; first.Done || !strings.Contains(first.Message, "nothing is replaced") || !strings.Contains(first.Message, fmt.Sprint(4*testBlock)) {
+		t.Errorf("%+v", first)
+	}
+	for _, o := range w.orders {
+		if o.Renew {
+			t.Errorf("%+v", o)
 		}
+	}
+	if u := w.Uses(); len(u) != 1 || u[0].Corrupted != 1 || u[0].Discarded != 1 {
+		t.Errorf("%+v", u)
+	}
+}
+
+// TestKeeperAnotherCache: what a scrub knows of a cache is not used for the next one, of whichever
+// stage.
+func TestKeeperAnotherCache(t *testing.T) {
+	for name, change := range map[string]func(*Cache){
+		"made anew":      func(c *Cache) { c.ID = "two" },
+		"other blocks":   func(c *Cache) { c.ChunkSectors /= 2 },
+		"another length": func(c *Cache) { c.DataSectors *= 2 },
+		"another place":  func(c *Cache) { c.Meta = "other" },
+		"another mode":   func(c *Cache) { c.Writethrough = false },
+	} {
+		for _, until := range []func(*run) bool{
+			func(r *run) bool { return r.m != nil },
+			func(r *run) bool { return len(r.suspects) > 0 },
+			func(r *run) bool { return len(r.renew) > 0 },
+		} {
+			w := newWorld(t)
+			w.ssd.b[7] ^= 4
+			for r := (*run)(nil); r == nil || !until(r); r = w.runs["v"] {
+				if w.passes(1); w.steps > 5000 {
+					t.Fatalf("%s: the scrub does not come there", name)
+				}
+			}
+			orders, old := len(w.orders), w.runs["v"]
+			change(&w.cache)
+			for range 3 {
+				w.passes(1)
+			}
+			if len(w.orders) > orders || w.ssd.writes > 0 || w.runs["v"] == old {
+				t.Errorf("%s: the scrub goes on: %+v", name, w.orders)
+			}
+		}
+	}
+	w := newWorld(t)
+	w.ssd.b[7] ^= 4
+	w.write = func(step int) { w.cache.Dirty, w.cache.Discards = step%2 == 0, step%3 == 0 }
+	if w.passes(5000); w.last().Renewed != 1 {
+		t.Errorf("begun anew though it is the same cache: %+v", w.reports)
 	}
 }
 

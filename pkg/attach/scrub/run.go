@@ -46,6 +46,8 @@ type suspect struct {
 type run struct {
 	v     Volume
 	began time.Time
+	// cache is the identity of the cache that all below is of.
+	cache Cache
 	// m is what the cache has, nil before it was read; next is the entry that is compared next, from
 	// a byte of its block on.
 	m    *cachemap.Map
