@@ -82,6 +82,10 @@ func (a *Attacher) ensureFilesystem(ctx context.Context, s *staging, device stri
 		return err
 	}
 	fence := s.req.Publication.Fence
+	// The record may be one that an administrator has set back, over a device that drops flushes.
+	if err := a.passNow(ctx, s.entry); err != nil {
+		return err
+	}
 	if step == formatMake {
 		klog.FromContext(ctx).Info("Formatting", "volume", s.req.ID, "device", device, "fsType", fsType, "state", f.State)
 		if err := a.Records.SetFormatted(ctx, s.req.ID, fence, volume.FormatBegun); err != nil {
@@ -92,6 +96,12 @@ func (a *Attacher) ensureFilesystem(ctx context.Context, s *staging, device stri
 			return err
 		}
 		faultFormatMade.Hit()
+	}
+	if s.entry.Unsafe {
+		// Also a filesystem that is only noted may have been made while flushes were dropped.
+		if err := a.stack.SyncTop(ctx, s.req.ID, &a.flushes); err != nil {
+			return err
+		}
 	}
 	return a.Records.SetFormatted(ctx, s.req.ID, fence, volume.FormatDone)
 }

@@ -139,13 +139,13 @@ func decideCached(f changeFacts) changeStep {
 	case e.Streams():
 		// Until there is one map its tables are the stream's (The stream).
 		return flushedOr(f, changeDone)
+	case e.Unsafe && !f.Record.Spec.Unsafe:
+		return changeSafe // before Restore, whose table would drop flushes again
 	case (f.Status.Policy != devmapper.PolicySMQ || f.Status.Mode() != liveMode(e.Mode)) && !f.limited() && !f.cleanerStays():
 		return changeRestore
 	case e.Mode == volume.ModeWritethrough && asked == volume.ModeWriteback:
 		return changeWriteback
-	case e.Unsafe && !f.Record.Spec.Unsafe:
-		return changeSafe
-	case e.Mode == volume.ModeWriteback && f.Record.Spec.Unsafe && f.Status.Mode() == devmapper.Writeback && (!e.Unsafe || !f.Drops):
+	case e.Mode == volume.ModeWriteback && f.Record.Spec.Unsafe && f.Record.Filesystem == volume.FormatDone && f.Status.Mode() == devmapper.Writeback && (!e.Unsafe || !f.Drops):
 		return changeUnsafe
 	case f.waitsForHydration():
 		return flushedOr(f, changeImpossible)

@@ -77,7 +77,11 @@ func degraded(f *changeFacts) {
 func failedOver(f *changeFacts)  { f.Entry.FailoverCause = "input/output error" }
 func bounded(f *changeFacts)     { f.Record.Spec.DirtyLimit.Max.Percent = 10 }
 func unmarked(f *changeFacts)    { f.Record.PossiblyDirty = false }
-func unsafeAsked(f *changeFacts) { f.Record.Spec.Unsafe = true }
+func unsafeAsked(f *changeFacts) {
+	f.Record.Spec.Unsafe, f.Record.Filesystem = true, volume.FormatDone
+}
+
+func notFormatted(f *changeFacts) { f.Record.Filesystem = volume.FormatBegun }
 func unsafeNoted(f *changeFacts) { f.Entry.Unsafe = true }
 func single(f *changeFacts)      { f.Single = true }
 func noMirror(f *changeFacts)    { f.Problem, f.ProblemReason = notMirrored("a"), "NotMirrored" }
@@ -113,6 +117,8 @@ func TestDecideChange(t *testing.T) {
 		"unsafe, flush to report":           {runs(wb).live(through, cleaner).with(unsafeAsked).with(unsafeNoted).with(flushDone), changeRestore},
 		"unsafe, near its dirty limit":      {runs(wb).live(through, smq).with(bounded).with(unsafeAsked).with(unsafeNoted), changeDone},
 		"unsafe no more":                    {runs(wb).with(unsafeNoted).with(drops), changeSafe},
+		"unsafe asked for, before mkfs":     {runs(wb).with(unsafeAsked).with(notFormatted), changeDone},
+		"unsafe no more, to be restored":    {runs(wb).live(through, cleaner).with(unsafeNoted), changeSafe},
 		"unsafe no more, killed":            {runs(wb).with(unsafeNoted), changeSafe},
 		"unsafe, asked writethrough":        {runs(wb).asks(wt).with(unsafeNoted).with(drops), changeClean},
 		"unsafe, held":                      {runs(wb).asks(wt).with(unsafeAsked).with(unsafeNoted).with(drops), changeClean},

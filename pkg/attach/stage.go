@@ -233,6 +233,12 @@ func (a *Attacher) build(ctx context.Context, s, prestaged *staging) (err error)
 // logical volumes and to ask where the cache may begin from. The returned function waits
 // for both, for a stream only until its channel is closed; until then the entry belongs to them.
 func (a *Attacher) begin(ctx context.Context, s *staging) (wait func(late <-chan struct{}), err error) {
+	if e := s.entry; e != nil && s.plan.Cache != planRecover {
+		// The next entry would not know it; that of a recovery does.
+		if err := a.tellTorn(ctx, e); err != nil {
+			return nil, err
+		}
+	}
 	// What another fence left, or a call that was killed half way: the parts
 	// below a top device that is not there would keep the cache from its wipe.
 	if err := a.removeEarlier(ctx, s); err != nil {

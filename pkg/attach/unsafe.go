@@ -41,13 +41,17 @@ func (a *Attacher) startUnsafe(ctx context.Context, e *state.Entry) error {
 
 // endUnsafe makes durable what was not, and lets flushes through from then on.
 func (a *Attacher) endUnsafe(ctx context.Context, e *state.Entry) error {
+	if !e.Unsafe && e.Mode == volume.ModeWriteback {
+		// Killed before the flush below, it would look as if nothing had been dropped.
+		e.Unsafe = true
+		if err := a.save(ctx, e, e.State); err != nil {
+			return err
+		}
+	}
 	if err := a.passNow(ctx, e); err != nil {
 		return err
 	}
 	faultChangePassed.Hit()
-	if !e.Unsafe {
-		return nil
-	}
 	// The map of the cache is committed and the SSD flushed by it: until now neither was on request.
 	if err := a.stack.SyncTop(ctx, e.ID, &a.flushes); err != nil {
 		return err
@@ -87,18 +91,28 @@ func (a *Attacher) tellTorn(ctx context.Context, e *state.Entry) error {
 	if !e.Torn {
 		return nil
 	}
-	err := a.Records.ReportTorn(ctx, e.ID, e.Fence, fmt.Sprintf(
+	message := fmt.Sprintf(
 		"node %s stopped uncleanly while it dropped the flushes of the volume (generation %d): writes may be missing, also flushed ones, while newer ones are there. What its SSD had is kept. Check the data, or make them anew",
-		a.Node, e.Fence.Generation))
+		a.Node, e.Fence.Generation)
+	err := a.Records.ReportTorn(ctx, e.ID, e.Fence, message)
 	if errors.Is(err, volume.ErrFenced) || errors.Is(err, volume.ErrNotFound) {
 		klog.FromContext(ctx).Info("Record of a volume with torn writes has another owner, or is gone", "volume", e.ID, "generation", e.Fence.Generation)
-		err = nil
+		err = a.tellTornRemade(ctx, e, message)
 	}
 	if err != nil {
 		return fmt.Errorf("report the unclean stop of volume %s: %w", e.ID, err)
 	}
 	e.Torn = false
-	return a.save(ctx, e, e.State)
+	return a.write(ctx, e) // its boot may be the one that stopped
+}
+
+// tellTornRemade says it in a record that was made anew meanwhile, before that hears Clean (takeBackRemade).
+func (a *Attacher) tellTornRemade(ctx context.Context, e *state.Entry, message string) error {
+	rec, err := a.findRecord(ctx, e.ID)
+	if err != nil || rec == nil || !remade(*rec, e.Fence) {
+		return err
+	}
+	return a.Records.ReportTorn(ctx, e.ID, rec.Fence, message)
 }
 
 // dropsFlushes looks whether the top device of a live cache ends flushes.

@@ -113,3 +113,28 @@ func (h *host) forgetJournal() {
 	h.w.t.Helper()
 	h.w.must("lose the journal", os.Remove(filepath.Join(h.files(), "journal", string(volumeID)+".json")))
 }
+
+// TestUnsafeStopTold ends a repair anywhere after an unclean stop, and has the volume come back: whatever
+// the stage makes of the cache, the record hears of the stop.
+func TestUnsafeStopTold(t *testing.T) {
+	for n := 1; ; n++ {
+		l := stagedUnsafe(t)
+		l.unpublish(l.a.name)
+		l.a.powerLoss()
+		l.a.start()
+		l.a.killAfter(n)
+		ended, _ := l.a.run(func() error { return l.a.Repair(l.ctx) })
+		l.a.start()
+		l.req = l.publish(l.a.name)
+		l.must("stage", l.a.Stage(l.ctx, l.req))
+		l.leave(l.a)
+		if got := l.torn(); got == nil || got.Status != metav1.ConditionFalse {
+			t.Fatalf("repair ended %q: the record says %+v of the unclean stop", ended, got)
+		}
+		l.forget()
+		if ended == "" {
+			t.Logf("ended at %d steps", n-1)
+			return
+		}
+	}
+}

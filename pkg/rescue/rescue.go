@@ -41,6 +41,7 @@ type Tools interface {
 type Records interface {
 	Get(ctx context.Context, id volume.ID) (volume.Volume, error)
 	MarkClean(ctx context.Context, id volume.ID, f volume.Fence) error
+	ReportTorn(ctx context.Context, id volume.ID, f volume.Fence, message string) error
 }
 
 // Rescuer works on the SSDs that its LVM client has.
@@ -97,7 +98,7 @@ func (r *Rescuer) Rescue(ctx context.Context, req Request) (Result, error) {
 	if err := refuseCache(c, req); err != nil {
 		return res, err
 	}
-	static, err := r.refuseRecord(ctx, c)
+	spec, err := r.refuseRecord(ctx, c)
 	if err != nil {
 		return res, err
 	}
@@ -107,7 +108,7 @@ func (r *Rescuer) Rescue(ctx context.Context, req Request) (Result, error) {
 	if err := refuseOrigin(c, req, res.OriginBytes); err != nil {
 		return res, err
 	}
-	if !static {
+	if spec.Static == nil {
 		if err := refuseLUN(c, req.Origin); err != nil {
 			return res, err
 		}
@@ -127,6 +128,9 @@ func (r *Rescuer) Rescue(ctx context.Context, req Request) (Result, error) {
 		return res, err
 	}
 	faultRescueWritten.Hit()
+	if err := r.tellTorn(ctx, c, spec); err != nil {
+		return res, err // a retired cache is not rescued again
+	}
 	if err := r.finish(ctx, c); err != nil {
 		return res, err
 	}
@@ -159,29 +163,29 @@ func refuseCache(c Cache, req Request) error {
 	return nil
 }
 
-// refuseRecord asks the cluster whether the cache is still the newest (I3). static
-// is true of a volume whose server knows nothing of generations.
-func (r *Rescuer) refuseRecord(ctx context.Context, c Cache) (static bool, err error) {
+// refuseRecord asks the cluster whether the cache is still the newest (I3), and returns what the
+// record asks for.
+func (r *Rescuer) refuseRecord(ctx context.Context, c Cache) (spec volume.Spec, err error) {
 	if r.Records == nil {
-		return false, nil
+		return volume.Spec{}, nil
 	}
 	rec, err := r.Records.Get(ctx, c.ID)
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
-		return false, fmt.Errorf("%w: volume %s is not in the cluster: it was deleted, or it is another cluster", ErrRefused, c.ID)
+		return volume.Spec{}, fmt.Errorf("%w: volume %s is not in the cluster: it was deleted, or it is another cluster", ErrRefused, c.ID)
 	case err != nil:
-		return false, err
+		return volume.Spec{}, err
 	case rec.Fence.UID != c.Fence.UID:
-		return false, fmt.Errorf("%w: the cluster's volume %s is another one of the same name", ErrRefused, c.ID)
+		return volume.Spec{}, fmt.Errorf("%w: the cluster's volume %s is another one of the same name", ErrRefused, c.ID)
 	case rec.Fence.Generation != c.Fence.Generation || rec.Fence.Node != c.Fence.Node:
-		return false, fmt.Errorf("%w: volume %s has generation %d on node %s by now, the cache has generation %d of node %s: it would write over newer data",
+		return volume.Spec{}, fmt.Errorf("%w: volume %s has generation %d on node %s by now, the cache has generation %d of node %s: it would write over newer data",
 			ErrRefused, c.ID, rec.Fence.Generation, rec.Fence.Node, c.Fence.Generation, c.Fence.Node)
 	case rec.Identify(c.Activation) == volume.IdentityPast:
-		return false, fmt.Errorf("%w: volume %s was attached or flushed on node %s after these SSDs were as they are: they are an image, or were in another machine of that name", ErrRefused, c.ID, c.Fence.Node)
+		return volume.Spec{}, fmt.Errorf("%w: volume %s was attached or flushed on node %s after these SSDs were as they are: they are an image, or were in another machine of that name", ErrRefused, c.ID, c.Fence.Node)
 	case !rec.PossiblyDirty:
-		return false, fmt.Errorf("%w: the record of volume %s says that its writes were flushed or abandoned: what the storage server has may have been used since", ErrRefused, c.ID)
+		return volume.Spec{}, fmt.Errorf("%w: the record of volume %s says that its writes were flushed or abandoned: what the storage server has may have been used since", ErrRefused, c.ID)
 	}
-	return rec.Spec.Static != nil, nil
+	return rec.Spec, nil
 }
 
 // refuseOrigin judges the size of the device that is to be written to.
@@ -256,6 +260,21 @@ func (r *Rescuer) finish(ctx context.Context, c Cache) error {
 	add, remove := layout.RescuedTags(r.Now())
 	if err := r.LVM.ChangeTags(ctx, r.VG, add, remove, c.Data.Name, c.Meta.Name); err != nil {
 		return fmt.Errorf("the writes of volume %s are on the origin and its cache is retired, but it does not say so: %w", c.ID, err)
+	}
+	return nil
+}
+
+// tellTorn says in the record that flushed writes may be missing (states.md, Dropped flushes). An SSD
+// whose map is empty has lost some as well: the map was not committed.
+func (r *Rescuer) tellTorn(ctx context.Context, c Cache, spec volume.Spec) error {
+	if r.Records == nil || !spec.Unsafe || c.Stopped && c.State != StateUnclean {
+		return nil
+	}
+	err := r.Records.ReportTorn(ctx, c.ID, c.Fence, fmt.Sprintf(
+		"node %s stopped uncleanly, and the volume is in mode %s (generation %d): writes may be missing, also flushed ones, while newer ones are there. What its SSD had is on the storage server. Check the data, or make them anew",
+		c.Fence.Node, volume.ModeWritebackUnsafe, c.Fence.Generation))
+	if err != nil {
+		return fmt.Errorf("the writes of volume %s are on the origin, but the record does not say that some may be missing; run it again before anybody uses the origin: %w", c.ID, err)
 	}
 	return nil
 }

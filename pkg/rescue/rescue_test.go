@@ -139,3 +139,37 @@ func TestRefuseRecord(t *testing.T) {
 		t.Errorf("a cluster that does not answer: %v, want ErrUnavailable", err)
 	}
 }
+
+// torn counts what a record was told.
+type torn struct {
+	Records
+	told int
+}
+
+func (r *torn) ReportTorn(context.Context, volume.ID, volume.Fence, string) error {
+	r.told++
+	return nil
+}
+
+func TestTellTorn(t *testing.T) {
+	for name, tc := range map[string]struct {
+		unsafe, stopped bool
+		state           State
+		want            int
+	}{
+		"an unclean stop":                      {true, false, StateUnclean, 1},
+		"an unclean stop, the map empty":       {true, false, StateClean, 1},
+		"an unclean stop after it had stopped": {true, true, StateUnclean, 1},
+		"a clean stop":                         {true, true, StateDirty, 0},
+		"an unclean stop of writeback":         {false, false, StateUnclean, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rec := &torn{}
+			c := Cache{State: tc.state}
+			c.Stopped = tc.stopped
+			if err := (&Rescuer{Records: rec}).tellTorn(t.Context(), c, volume.Spec{Unsafe: tc.unsafe}); err != nil || rec.told != tc.want {
+				t.Errorf("the record was told %d times (%v), want %d", rec.told, err, tc.want)
+			}
+		})
+	}
+}
