@@ -413,7 +413,11 @@ func (a *Attacher) loadSettled(ctx context.Context, id volume.ID) (*state.Entry,
 	if !named {
 		names = append(names, layout.EarlierDevices(id)...)
 	}
-	if err := a.DM.Await(wctx, names...); err != nil {
+	err := a.DM.Await(wctx, names...)
+	if err == nil && a.Judge != nil {
+		err = a.Judge.Recover(wctx, id) // a guard may go on whose command has ended
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: volume %s: %w", volume.ErrUnavailable, id, err)
 	}
 	e, err := a.load(id)

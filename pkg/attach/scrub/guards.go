@@ -139,6 +139,9 @@ func (h *Guards) Recover(ctx context.Context, id volume.ID) error {
 		ctx, cancel := context.WithTimeout(ctx, h.patience())
 		defer cancel()
 		lock, err := h.awaitGuard(ctx, id)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // somebody else has
+		}
 		if err != nil {
 			return err
 		}
