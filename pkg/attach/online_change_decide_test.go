@@ -74,21 +74,21 @@ func brokenSSD(f *changeFacts)  { f.Broken, f.Problem = "input/output error", "i
 func degraded(f *changeFacts) {
 	f.Degraded, f.Problem = "one copy is missing", "the mirror is degraded"
 }
-func failedOver(f *changeFacts)  { f.Entry.FailoverCause = "input/output error" }
-func bounded(f *changeFacts)     { f.Record.Spec.DirtyLimit.Max.Percent = 10 }
-func unmarked(f *changeFacts)    { f.Record.PossiblyDirty = false }
+func failedOver(f *changeFacts) { f.Entry.FailoverCause = "input/output error" }
+func bounded(f *changeFacts)    { f.Record.Spec.DirtyLimit.Max.Percent = 10 }
+func unmarked(f *changeFacts)   { f.Record.PossiblyDirty = false }
 func unsafeAsked(f *changeFacts) {
 	f.Record.Spec.Unsafe, f.Record.Filesystem = true, volume.FormatDone
 }
 
 func notFormatted(f *changeFacts) { f.Record.Filesystem = volume.FormatBegun }
-func unsafeNoted(f *changeFacts) { f.Entry.Unsafe = true }
-func single(f *changeFacts)      { f.Single = true }
-func noMirror(f *changeFacts)    { f.Problem, f.ProblemReason = notMirrored("a"), "NotMirrored" }
-func drops(f *changeFacts)       { f.Drops = true }
-func torn(f *changeFacts)        { f.Entry.Torn = true }
-func lost(f *changeFacts)        { f.Entry.Lost = &state.Lost{To: keyOf(fence6)} }
-func failedCache(f *changeFacts) { f.Status = devmapper.CacheStatus{Fail: true} }
+func unsafeNoted(f *changeFacts)  { f.Entry.Unsafe = true }
+func single(f *changeFacts)       { f.Single = true }
+func noMirror(f *changeFacts)     { f.Problem, f.ProblemReason = notMirrored("a"), "NotMirrored" }
+func drops(f *changeFacts)        { f.Drops = true }
+func torn(f *changeFacts)         { f.Entry.Torn = true }
+func lost(f *changeFacts)         { f.Entry.Lost = &state.Lost{To: keyOf(fence6)} }
+func failedCache(f *changeFacts)  { f.Status = devmapper.CacheStatus{Fail: true} }
 
 func TestDecideChange(t *testing.T) {
 	const wt, wb, none = volume.ModeWritethrough, volume.ModeWriteback, volume.ModeNone
