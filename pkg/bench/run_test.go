@@ -22,9 +22,9 @@ import (
 func TestDerive(t *testing.T) {
 	for mode, want := range map[string]map[string]string{
 		"none":         {"backend": "iscsi", "cacheMode": "none", "csi.storage.k8s.io/node-stage-secret-name": "chap"},
-		"writethrough": {"backend": "iscsi", "cacheMode": "writethrough", "cacheSize": "20%", "warmStart": "peer", "csi.storage.k8s.io/node-stage-secret-name": "chap"},
+		"writethrough": {"backend": "iscsi", "cacheMode": "writethrough", "cacheSize": "20%", "warmStart": "peer", "preload": "all", "redundancy": "mirror", "csi.storage.k8s.io/node-stage-secret-name": "chap"},
 		"writeback": {
-			"backend": "iscsi", "cacheMode": "writeback", "cacheSize": "20%", "acceptDirtyLoss": "node-loss", "maxDirtyBytes": "1Gi", "warmStart": "peer",
+			"backend": "iscsi", "cacheMode": "writeback", "cacheSize": "20%", "acceptDirtyLoss": "node-loss", "maxDirtyBytes": "1Gi", "warmStart": "peer", "preload": "all", "redundancy": "mirror",
 			"csi.storage.k8s.io/node-stage-secret-name": "chap",
 		},
 	} {
