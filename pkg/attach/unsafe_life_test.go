@@ -123,10 +123,15 @@ func TestUnsafeStopTold(t *testing.T) {
 		l.a.powerLoss()
 		l.a.start()
 		l.a.killAfter(n)
-		ended, _ := l.a.run(func() error { return l.a.Repair(l.ctx) })
-		l.a.start()
+		p := l.a.plugin
+		ended, _ := p.run(func() error { return p.Repair(l.ctx) })
+		p.killAfter(0)
+		if ended != "" {
+			l.a.powerLoss()
+			l.a.start()
+		}
 		l.req = l.publish(l.a.name)
-		l.must("stage", l.a.Stage(l.ctx, l.req))
+		l.persist(l.a, "stage", func(p *plugin) error { return p.Stage(l.ctx, l.req) })
 		l.leave(l.a)
 		if got := l.torn(); got == nil || got.Status != metav1.ConditionFalse {
 			t.Fatalf("repair ended %q: the record says %+v of the unclean stop", ended, got)
