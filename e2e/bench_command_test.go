@@ -34,21 +34,7 @@ const benchImage = "nearflash.local/workload:1"
 var _ = Describe("kubectl nearflash bench", Label("bench-command", "kubectl", "lab", "slow"), Serial, func() {
 	It("measures two modes and a move, and leaves nothing", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		class, err := s.class(ctx, "bench", cluster.ClassSpec{Mode: v1alpha1.CacheModeWritethrough, CacheSize: "100%"})
-		Expect(err).NotTo(HaveOccurred())
-		page := filepath.Join(GinkgoT().TempDir(), "report.html")
-		stop := s.watchVolumes(ctx)
-		out, errOut, status, err := plugin(ctx, "bench", "-n", s.name, "--image", benchImage, "--class", class, "--mode", "none,writethrough", "--profile", "randread,oltp",
-			"--size", "64Mi", "--runtime", "6s", "--warm-limit", "2m", "--node", nodeA, "--move", "--to", nodeB, "-o", "json", "--html", page)
-		stop()
-		say("bench:\n%s", errOut)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(status).To(BeZero(), errOut)
-		var r bench.Report
-		Expect(json.Unmarshal([]byte(out), &r)).To(Succeed(), out)
-		table := &bytes.Buffer{}
-		Expect(r.Table(table)).To(Succeed())
-		say("\n%s", table)
+		r, out, page := s.benched(ctx, benchImage, "--profile", "randread,oltp", "--size", "64Mi", "--runtime", "6s", "--warm-limit", "2m")
 
 		By("comparing the modes")
 		var rows []string
@@ -78,10 +64,7 @@ var _ = Describe("kubectl nearflash bench", Label("bench-command", "kubectl", "l
 		Expect(*r.Moves[0].FirstHitPercent).To(BeNumerically(">", *r.Moves[1].FirstHitPercent))
 
 		By("drawing it")
-		text, err := os.ReadFile(page)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(string(text)).To(And(ContainSubstring("<svg"), ContainSubstring("hit rate beside a move"), HaveSuffix("</html>\n")))
-		Expect(keepReport("report", out, text)).To(Succeed())
+		expectDrawn("report", out, page, "hit rate beside a move")
 		s.expectNoBench(ctx)
 	}, NodeTimeout(30*time.Minute))
 
@@ -109,6 +92,35 @@ var _ = Describe("kubectl nearflash bench", Label("bench-command", "kubectl", "l
 		stop()
 	}, NodeTimeout(2*specLimit))
 })
+
+// benched measures a volume without a cache and one with it, which is moved to the other node and back.
+// out is the report as it was printed, page the file with its plots.
+func (s *space) benched(ctx SpecContext, image string, args ...string) (r bench.Report, out, page string) {
+	class, err := s.class(ctx, "bench", cluster.ClassSpec{Mode: v1alpha1.CacheModeWritethrough, CacheSize: "100%"})
+	Expect(err).NotTo(HaveOccurred())
+	page = filepath.Join(GinkgoT().TempDir(), "report.html")
+	stop := s.watchVolumes(ctx)
+	out, errOut, status, err := plugin(ctx, append([]string{"bench", "-n", s.name, "--image", image, "--class", class, "--mode", "none,writethrough",
+		"--node", nodeA, "--move", "--to", nodeB, "-o", "json", "--html", page}, args...)...)
+	stop()
+	say("bench:\n%s", errOut)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(status).To(BeZero(), errOut)
+	Expect(json.Unmarshal([]byte(out), &r)).To(Succeed(), out)
+	table := &bytes.Buffer{}
+	Expect(r.Table(table)).To(Succeed())
+	say("\n%s", table)
+	return r, out, page
+}
+
+// expectDrawn looks at the plots of a report, and keeps both where somebody wants them.
+func expectDrawn(name, out, page, plot string) {
+	GinkgoHelper()
+	text, err := os.ReadFile(page)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(string(text)).To(And(ContainSubstring("<svg"), ContainSubstring(plot), HaveSuffix("</html>\n")))
+	Expect(keepReport(name, out, text)).To(Succeed())
+}
 
 // benchKeepVariable names a folder that reports are kept in, of which documents show some.
 const benchKeepVariable = "NEARFLASH_BENCH_KEEP"

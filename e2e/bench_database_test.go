@@ -3,17 +3,12 @@
 package e2e
 
 import (
-	"bytes"
-	"encoding/json"
 	"os"
-	"path/filepath"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/nearflash/nearflash/api/v1alpha1"
-	"github.com/nearflash/nearflash/e2e/cluster"
 	"github.com/nearflash/nearflash/pkg/bench"
 )
 
@@ -31,21 +26,7 @@ var _ = Describe("kubectl nearflash bench", Label("bench-command", "database", "
 		Expect(archive).NotTo(BeEmpty(), "%s is not set: name the archive of `lab artifacts database`", databaseVariable)
 		Expect(k.Lab.AddImage(ctx, archive)).To(Succeed())
 		s := newSpace(ctx)
-		class, err := s.class(ctx, "bench", cluster.ClassSpec{Mode: v1alpha1.CacheModeWritethrough, CacheSize: "100%"})
-		Expect(err).NotTo(HaveOccurred())
-		page := filepath.Join(GinkgoT().TempDir(), "report.html")
-		stop := s.watchVolumes(ctx)
-		out, errOut, status, err := plugin(ctx, "bench", "-n", s.name, "--image", databaseImage, "--class", class, "--mode", "none,writethrough", "--profile", "postgres",
-			"--size", "1Gi", "--runtime", "1m", "--warm-limit", "6m", "--node", nodeA, "--move", "--to", nodeB, "-o", "json", "--html", page)
-		stop()
-		say("bench:\n%s", errOut)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(status).To(BeZero(), errOut)
-		var r bench.Report
-		Expect(json.Unmarshal([]byte(out), &r)).To(Succeed(), out)
-		table := &bytes.Buffer{}
-		Expect(r.Table(table)).To(Succeed())
-		say("\n%s", table)
+		r, out, page := s.benched(ctx, databaseImage, "--profile", "postgres", "--size", "1Gi", "--runtime", "1m", "--warm-limit", "6m")
 
 		By("measuring both modes")
 		Expect(r.Databases).To(HaveLen(2))
@@ -75,10 +56,7 @@ var _ = Describe("kubectl nearflash bench", Label("bench-command", "database", "
 		Expect(*warm.Phases[1].HitPercent).To(BeNumerically(">", *cold.Phases[1].HitPercent), "its cache came along")
 
 		By("drawing it")
-		text, err := os.ReadFile(page)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(string(text)).To(And(ContainSubstring("<svg"), ContainSubstring("transactions per second beside a move"), HaveSuffix("</html>\n")))
-		Expect(keepReport("database", out, text)).To(Succeed())
+		expectDrawn("database", out, page, "transactions per second beside a move")
 		s.expectNoBench(ctx)
 	}, NodeTimeout(50*time.Minute))
 })

@@ -192,17 +192,25 @@ func (o order) open(ctx context.Context) (*node, error) {
 	return n, err
 }
 
-// killAt runs a child with a fault point armed and reports whether it was
-// killed there. A child that ended well did not pass the point.
-func (d *disk) killAt(point string, o order) (killed bool) {
+// runArmed runs a child with a fault point armed to its end. The file that arms it is gone if the
+// point was passed.
+func (d *disk) runArmed(point string, o order) (st *os.ProcessState, arm string) {
 	d.m.t.Helper()
 	faults := filepath.Join(d.n.dir, "faults")
 	mustPass(d.m.t, "faults", os.MkdirAll(faults, 0o700))
-	arm := filepath.Join(faults, point)
+	arm = filepath.Join(faults, point)
 	mustPass(d.m.t, "arm", os.WriteFile(arm, nil, 0o600))
 	p := d.startChild(o, "NEARFLASH_FAULT_DIR="+faults)
 	st, err := p.Wait()
 	mustPass(d.m.t, "wait", err)
+	return st, arm
+}
+
+// killAt runs a child with a fault point armed and reports whether it was
+// killed there. A child that ended well did not pass the point.
+func (d *disk) killAt(point string, o order) (killed bool) {
+	d.m.t.Helper()
+	st, arm := d.runArmed(point, o)
 	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() && ws.Signal() == syscall.SIGKILL {
 		return true
 	}

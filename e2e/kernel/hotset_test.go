@@ -39,6 +39,15 @@ func TestKernelHotSetStream(t *testing.T) {
 	}
 	mustPass(t, "write", <-written)
 	copy(data[12*mib:], late)
+	v.endStream(data)
+	v.leaveHot(data, 12*mib)
+}
+
+// endStream has the next process of the node go on with a stream to its end, after which the volume is
+// in the mode that its class asks for.
+func (v *movers) endStream(data []byte) {
+	t := v.m.t
+	t.Helper()
 	mustPass(t, "repair", v.b.Repair(t.Context()))
 	check(t, v.device(), data, 0)
 	v.wantStreamed()
@@ -47,7 +56,6 @@ func TestKernelHotSetStream(t *testing.T) {
 	if e, err := v.b.Journal.Load(string(v.req.ID)); err != nil || e.Mode != volume.ModeWriteback {
 		t.Errorf("after the stream: %+v, %v", e, err)
 	}
-	v.leaveHot(data, 12*mib)
 }
 
 // writePaced writes piece by piece, with pauses, as a pod that does other things too.

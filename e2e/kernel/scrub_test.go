@@ -323,13 +323,7 @@ func (d *disk) killScrub(point string, o order) bool {
 	if !strings.Contains(point, "guard") {
 		return d.killAt(point, o)
 	}
-	faults := filepath.Join(d.n.dir, "faults")
-	mustPass(d.m.t, "faults", os.MkdirAll(faults, 0o700))
-	arm := filepath.Join(faults, point)
-	mustPass(d.m.t, "arm", os.WriteFile(arm, nil, 0o600))
-	p := d.startChild(o, "NEARFLASH_FAULT_DIR="+faults)
-	st, err := p.Wait()
-	mustPass(d.m.t, "wait", err)
-	err = os.Remove(arm)
+	st, arm := d.runArmed(point, o)
+	err := os.Remove(arm)
 	return st.ExitCode() == 4 && errors.Is(err, os.ErrNotExist)
 }

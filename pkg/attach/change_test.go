@@ -39,11 +39,14 @@ func (w *world) apply(p *plugin) error {
 	return nil
 }
 
-// changes are what is asked of a volume below its pod, each after the one before.
-var changes = []struct {
+// lifeChange is what an administrator changes below a pod.
+type lifeChange struct {
 	name   string
 	change func(*v1alpha1.CachedVolumeSpec)
-}{
+}
+
+// changes are what is asked of a volume below its pod, each after the one before.
+var changes = []lifeChange{
 	{"flush", func(s *v1alpha1.CachedVolumeSpec) { s.FlushRequest = "once" }},
 	{"larger", func(s *v1alpha1.CachedVolumeSpec) { s.CacheSize = "8Mi" }},
 	{"writethrough", func(s *v1alpha1.CachedVolumeSpec) {
@@ -101,35 +104,31 @@ func (h *host) drops() bool {
 // beUnsafe has the flushes of one pod's volume dropped and passed on again.
 func (l *life) beUnsafe() {
 	l.t.Helper()
-	req := l.publish(l.a.name)
-	begin := func(p *plugin) error { return l.stageUnlessRunning(l.a, p, req) }
-	l.persist(l.a, "stage", begin)
-	for i, c := range unsafeChanges {
-		l.a.podWrites(uint64(i+1), 1, 2, int64(i+3))
-		l.ask(c.change)
-		l.persist(l.a, c.name, func(p *plugin) error {
-			if err := begin(p); err != nil {
-				return err
-			}
-			return l.apply(p)
-		})
-		l.a.podReads()
-		l.wantCache(l.a)
-		if drops := l.a.drops(); drops != c.drops {
-			l.t.Fatalf("%s: flushes are dropped: %t, want %t", c.name, drops, c.drops)
-		}
+	var all []lifeChange
+	for _, c := range unsafeChanges {
+		all = append(all, lifeChange{c.name, c.change})
 	}
-	l.leave(l.a)
+	l.changed(all, func(i int) {
+		if drops := l.a.drops(); drops != unsafeChanges[i].drops {
+			l.t.Fatalf("%s: flushes are dropped: %t, want %t", unsafeChanges[i].name, drops, unsafeChanges[i].drops)
+		}
+	})
 }
 
-// beChanged has everything changed below one pod, which goes on writing. One whose node
-// loses its power is begun anew.
+// beChanged has everything changed below one pod.
 func (l *life) beChanged() {
+	l.t.Helper()
+	l.changed(changes, func(int) {})
+}
+
+// changed has changes made below one pod, which goes on writing, and looks after each. One whose node
+// loses its power is begun anew.
+func (l *life) changed(all []lifeChange, look func(i int)) {
 	l.t.Helper()
 	req := l.publish(l.a.name)
 	begin := func(p *plugin) error { return l.stageUnlessRunning(l.a, p, req) }
 	l.persist(l.a, "stage", begin)
-	for i, c := range changes {
+	for i, c := range all {
 		l.a.podWrites(uint64(i+1), 1, 2, int64(i+3))
 		l.ask(c.change)
 		l.persist(l.a, c.name, func(p *plugin) error {
@@ -140,6 +139,7 @@ func (l *life) beChanged() {
 		})
 		l.a.podReads()
 		l.wantCache(l.a)
+		look(i)
 	}
 	l.leave(l.a)
 }

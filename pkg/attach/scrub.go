@@ -102,7 +102,7 @@ func (h scrubHost) Due(ctx context.Context) ([]scrub.Volume, error) {
 // decideScrubDue reports whether a volume is to be scrubbed, and what was asked for.
 func decideScrubDue(rec volume.Volume, period time.Duration, now time.Time) (request string, due bool) {
 	switch {
-	case !rec.Published || rec.ReadOnly: // Readers: there is nowhere to tell what each has found
+	case !rec.Published:
 		return "", false
 	case rec.ScrubRequest != "" && rec.ScrubRequest != rec.ScrubDone:
 		return rec.ScrubRequest, true

@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +18,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/durable"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/orders"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -85,17 +84,19 @@ func Open(run hostexec.Runner, dir, boot string) (*Host, error) {
 	return &Host{Run: run, Dir: dir, Program: program, Boot: boot}, nil
 }
 
-func (h *Host) orderFile(id volume.ID) string { return filepath.Join(h.Dir, string(id)+orderExt) }
+func (h *Host) orderFile(id volume.ID) string { return orders.File(h.Dir, id) }
 
 const (
-	orderExt = ".order"
 	// phaseExt is the end of the name of the file that a guard keeps beside its order, from
 	// before it freezes until it has thawed.
 	phaseExt    = ".phase"
 	phaseFrozen = "frozen"
+
+	// killed is the error of a guard that said nothing.
+	killed = "the process that was to thaw the filesystem was killed"
 )
 
-func phaseFile(order string) string { return strings.TrimSuffix(order, orderExt) + phaseExt }
+func phaseFile(order string) string { return orders.Beside(order, phaseExt) }
 
 // Mounted returns a place where a filesystem of the device with this number is mounted.
 func (h *Host) Mounted(_ context.Context, devno string) (path string, found bool, err error) {
@@ -166,7 +167,7 @@ func (f *guarded) await(ctx context.Context) error {
 		}
 		select {
 		case <-f.done:
-			return guardError(f.err)
+			return orders.Said(f.err, killed)
 		case <-ctx.Done():
 			return fmt.Errorf("the filesystem could not be frozen in time: %w", ctx.Err())
 		case <-time.After(look):
@@ -182,7 +183,7 @@ func (f *guarded) Thaw(ctx context.Context) error {
 	if err := f.end(ctx); err != nil {
 		return err
 	}
-	return guardError(f.err)
+	return orders.Said(f.err, killed)
 }
 
 // end has the guard thaw, and returns when nothing is frozen any more.
@@ -256,17 +257,7 @@ func (h *Host) thaw(devno string) error {
 
 // Left are the volumes whose filesystem another process than this one may have frozen.
 func (h *Host) Left(context.Context) ([]volume.ID, error) {
-	files, err := os.ReadDir(h.Dir)
-	if err != nil {
-		return nil, err
-	}
-	var out []volume.ID
-	for _, f := range files {
-		if name, ok := strings.CutSuffix(f.Name(), orderExt); ok {
-			out = append(out, volume.ID(name))
-		}
-	}
-	return out, nil
+	return orders.Left(h.Dir)
 }
 
 // Recover thaws what another process has frozen. The guard does, if there is one.
@@ -292,16 +283,4 @@ func (h *Host) Recover(ctx context.Context, id volume.ID) error {
 		return errors.Join(err, h.clear(o, false))
 	}
 	return h.clear(o, true)
-}
-
-// guardError is what a guard said at its end.
-func guardError(err error) error {
-	var exit *hostexec.ExitError
-	if errors.As(err, &exit) {
-		if said := strings.TrimSpace(string(exit.Stderr)); exit.ExitCode > 0 && said != "" {
-			return errors.New(said)
-		}
-		return errors.New("the process that was to thaw the filesystem was killed")
-	}
-	return err
 }

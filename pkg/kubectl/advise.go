@@ -108,14 +108,7 @@ type poolNeed struct {
 
 // Run implements options.
 func (o *adviseOptions) Run(ctx context.Context) error {
-	volumes, err := o.choose(ctx, o.args, o.everywhere)
-	if err != nil {
-		return err
-	}
-	if len(o.args) == 0 {
-		volumes = slices.DeleteFunc(volumes, func(v *volume) bool { return !v.attached() })
-	}
-	volumes, note, err := o.current(ctx, o.Factory, &o.session, volumes)
+	volumes, note, err := o.chosen(ctx, o.Factory, &o.session, o.args, o.everywhere)
 	if err != nil {
 		return err
 	}

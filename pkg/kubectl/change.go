@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -88,6 +89,35 @@ func (c *change) apply(ctx context.Context, v *volume, mutate func(*v1alpha1.Cac
 		if err := c.await(ctx, &c.session, v, c.waiting, c.out(), judgeApplied(v.Generation, done)); err != nil {
 			return err
 		}
+	}
+	return c.object(c.client, c.Out, v.CachedVolume)
+}
+
+// request asks the node by a token that set writes into the spec, and waits until it has answered, or
+// says that it was asked.
+func (c *change) request(ctx context.Context, v *volume, set func(*v1alpha1.CachedVolumeSpec, string), asked func(token string) string, judge func(token string) func(*volume) (outcome, error)) error {
+	token := c.Clock.Now().UTC().Format(time.RFC3339Nano)
+	if err := c.patchSpec(ctx, v, func(spec *v1alpha1.CachedVolumeSpec) { set(spec, token) }); err != nil {
+		return err
+	}
+	if !c.wait {
+		return c.say(v, "%s", asked(token))
+	}
+	return c.await(ctx, &c.session, v, c.waiting, c.out(), judge(token))
+}
+
+// either does what was asked for, or takes that back.
+func (c *change) either(ctx context.Context, back bool, takeBack, ask func(context.Context, *volume) error) error {
+	v, err := c.resolve(ctx, c.reference)
+	if err != nil {
+		return err
+	}
+	do := ask
+	if back {
+		do = takeBack
+	}
+	if err := do(ctx, v); err != nil {
+		return err
 	}
 	return c.object(c.client, c.Out, v.CachedVolume)
 }

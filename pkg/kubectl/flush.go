@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -56,15 +55,9 @@ func (o *flushOptions) Run(ctx context.Context) error {
 	if err := detachedDirty(v); err != nil {
 		return fmt.Errorf("%s: %w", v.title(), err)
 	}
-	token := o.Clock.Now().UTC().Format(time.RFC3339Nano)
-	if err := o.patchSpec(ctx, v, func(spec *v1alpha1.CachedVolumeSpec) { spec.FlushRequest = token }); err != nil {
-		return err
-	}
-	if !o.wait {
-		if err := o.say(v, "flush requested (%s)", token); err != nil {
-			return err
-		}
-	} else if err := o.await(ctx, &o.session, v, o.waiting, o.out(), judgeFlush(token)); err != nil {
+	err = o.request(ctx, v, func(spec *v1alpha1.CachedVolumeSpec, token string) { spec.FlushRequest = token },
+		func(token string) string { return "flush requested (" + token + ")" }, judgeFlush)
+	if err != nil {
 		return err
 	}
 	return o.object(o.client, o.Out, v.CachedVolume)

@@ -58,6 +58,18 @@ type nodeAnswer struct {
 	err    error
 }
 
+// chosen returns the volumes that are named, or else those that are attached, as current does.
+func (l *live) chosen(ctx context.Context, f *Factory, s *session, args []string, everywhere bool) (now []*volume, note string, err error) {
+	volumes, err := s.choose(ctx, args, everywhere)
+	if err != nil {
+		return nil, "", err
+	}
+	if len(args) == 0 {
+		volumes = slices.DeleteFunc(volumes, func(v *volume) bool { return !v.attached() })
+	}
+	return l.current(ctx, f, s, volumes)
+}
+
 // current returns volumes with the figures of now, as far as their nodes say them. note is one
 // line about those that do not, empty if all do.
 func (l *live) current(ctx context.Context, f *Factory, s *session, volumes []*volume) (now []*volume, note string, err error) {

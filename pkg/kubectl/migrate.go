@@ -74,19 +74,7 @@ func (o *migrateOptions) Validate() error {
 
 // Run implements options.
 func (o *migrateOptions) Run(ctx context.Context) error {
-	v, err := o.resolve(ctx, o.reference)
-	if err != nil {
-		return err
-	}
-	if o.cancel {
-		err = o.takeBack(ctx, v)
-	} else {
-		err = o.ask(ctx, v)
-	}
-	if err != nil {
-		return err
-	}
-	return o.object(o.client, o.Out, v.CachedVolume)
+	return o.either(ctx, o.cancel, o.takeBack, o.ask)
 }
 
 func (o *migrateOptions) takeBack(ctx context.Context, v *volume) error {

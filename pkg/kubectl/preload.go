@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -82,19 +81,7 @@ func (o *preloadOptions) Validate() error {
 
 // Run implements options.
 func (o *preloadOptions) Run(ctx context.Context) error {
-	v, err := o.resolve(ctx, o.reference)
-	if err != nil {
-		return err
-	}
-	if o.cancel {
-		err = o.takeBack(ctx, v)
-	} else {
-		err = o.ask(ctx, v)
-	}
-	if err != nil {
-		return err
-	}
-	return o.object(o.client, o.Out, v.CachedVolume)
+	return o.either(ctx, o.cancel, o.takeBack, o.ask)
 }
 
 func (o *preloadOptions) takeBack(ctx context.Context, v *volume) error {
@@ -120,20 +107,14 @@ func (o *preloadOptions) ask(ctx context.Context, v *volume) error {
 	case !v.attached():
 		return fmt.Errorf("%s: it is attached nowhere: start its pod first; the class parameter preload fills the cache of a volume when it is attached", v.title())
 	}
-	token := o.Clock.Now().UTC().Format(time.RFC3339Nano)
-	err := o.patchSpec(ctx, v, func(spec *v1alpha1.CachedVolumeSpec) {
+	return o.request(ctx, v, func(spec *v1alpha1.CachedVolumeSpec, token string) {
 		spec.Preload = &v1alpha1.PreloadRequest{Request: token, Path: o.path}
 		if o.bytes > 0 {
 			spec.Preload.BandwidthBytesPerSecond = &o.bytes
 		}
-	})
-	if err != nil {
-		return err
-	}
-	if !o.wait {
-		return o.say(v, "preload requested: `%s describe %s` shows it, and --cancel ends it", name, v.argument())
-	}
-	return o.await(ctx, &o.session, v, o.waiting, o.out(), judgePreload(token))
+	}, func(string) string {
+		return fmt.Sprintf("preload requested: `%s describe %s` shows it, and --cancel ends it", name, v.argument())
+	}, judgePreload)
 }
 
 // judgePreload waits until the node says that a request is over.

@@ -3,7 +3,6 @@ package kubectl
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -58,15 +57,9 @@ func (o *scrubOptions) Run(ctx context.Context) error {
 	case v.Spec.CacheMode == v1alpha1.CacheModeNone:
 		return fmt.Errorf("%s: it has no cache (mode none)", v.title())
 	}
-	token := o.Clock.Now().UTC().Format(time.RFC3339Nano)
-	if err := o.patchSpec(ctx, v, func(spec *v1alpha1.CachedVolumeSpec) { spec.ScrubRequest = token }); err != nil {
-		return err
-	}
-	if !o.wait {
-		if err := o.say(v, "scrub requested (%s)", token); err != nil {
-			return err
-		}
-	} else if err := o.await(ctx, &o.session, v, o.waiting, o.out(), judgeScrub(token)); err != nil {
+	err = o.request(ctx, v, func(spec *v1alpha1.CachedVolumeSpec, token string) { spec.ScrubRequest = token },
+		func(token string) string { return "scrub requested (" + token + ")" }, judgeScrub)
+	if err != nil {
 		return err
 	}
 	return o.object(o.client, o.Out, v.CachedVolume)

@@ -130,14 +130,7 @@ func (o *topOptions) Run(ctx context.Context) error { return o.repeat(ctx, o.Fac
 
 // once prints one table.
 func (o *topOptions) once(ctx context.Context, out io.Writer) error {
-	volumes, err := o.choose(ctx, o.args, o.everywhere)
-	if err != nil {
-		return err
-	}
-	if len(o.args) == 0 {
-		volumes = slices.DeleteFunc(volumes, func(v *volume) bool { return !v.attached() })
-	}
-	volumes, note, err := o.current(ctx, o.Factory, &o.session, volumes)
+	volumes, note, err := o.chosen(ctx, o.Factory, &o.session, o.args, o.everywhere)
 	if err != nil {
 		return err
 	}

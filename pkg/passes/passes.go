@@ -29,6 +29,25 @@ func Repeat(ctx context.Context, every time.Duration, act func(context.Context) 
 	}
 }
 
+// Paced is Repeat with the pause before the next pass that act returns.
+func Paced(ctx context.Context, act func(context.Context) (pause time.Duration, err error), tell func(error)) {
+	said := ""
+	for {
+		pause, err := act(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if News(err, &said) {
+			tell(err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
 // News reports whether err is an error with another text than that of the pass before, which
 // said has; said receives the text of this one.
 func News(err error, said *string) bool {

@@ -63,10 +63,7 @@ func (r *Records) ReportAbandoned(ctx context.Context, id volume.ID, f volume.Fe
 	if pod == nil || byMany(obj) { // of many readers each is told, and the next who writes
 		return nil
 	}
-	return UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
-		if Fence(obj) != f {
-			return fencedError(obj, f)
-		}
+	return r.updateOwned(ctx, id, f, func(obj *v1alpha1.CachedVolume) error {
 		for i := range obj.Status.Abandoned {
 			a := &obj.Status.Abandoned[i]
 			if slices.ContainsFunc(losses, func(l v1alpha1.AbandonedWrites) bool { return equality.Semantic.DeepEqual(l, *a) }) {

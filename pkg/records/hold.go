@@ -20,10 +20,7 @@ func hold(h *v1alpha1.VolumeHold) *volume.Hold {
 
 // ReportFreeze implements volume.Records.
 func (r *Records) ReportFreeze(ctx context.Context, id volume.ID, f volume.Fence, rep volume.FreezeReport) error {
-	return UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
-		if Fence(obj) != f {
-			return fencedError(obj, f)
-		}
+	return r.updateOwned(ctx, id, f, func(obj *v1alpha1.CachedVolume) error {
 		obj.Status.Freeze = v1alpha1.FreezeStatus{Token: rep.Token, State: v1alpha1.FreezeState(rep.State), Message: truncate(rep.Message, maxEventNote)}
 		return nil
 	})

@@ -12,10 +12,7 @@ import (
 
 // ReportPreload implements volume.Records.
 func (r *Records) ReportPreload(ctx context.Context, id volume.ID, f volume.Fence, rep volume.PreloadReport) error {
-	return UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
-		if Fence(obj) != f {
-			return fencedError(obj, f)
-		}
+	return r.updateOwned(ctx, id, f, func(obj *v1alpha1.CachedVolume) error {
 		s := v1alpha1.PreloadStatus{
 			Request: rep.Request, State: v1alpha1.PreloadState(rep.State), Message: truncate(rep.Message, maxEventNote), ObservedTime: metav1.NewTime(r.now()),
 		}

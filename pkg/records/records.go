@@ -64,10 +64,7 @@ func (r *Records) MarkPossiblyDirty(ctx context.Context, id volume.ID, f volume.
 
 // MarkClean implements volume.Records.
 func (r *Records) MarkClean(ctx context.Context, id volume.ID, f volume.Fence) error {
-	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
-		if Fence(obj) != f {
-			return fencedError(obj, f)
-		}
+	err := r.updateOwned(ctx, id, f, func(obj *v1alpha1.CachedVolume) error {
 		obj.Status.DirtyState = v1alpha1.DirtyStateClean
 		// The owner's next report may be a while off, or be as good as its last one.
 		if c := &obj.Status.Cache; c.DirtyBytes != nil {
@@ -155,10 +152,7 @@ func (r *Records) SetFormatted(ctx context.Context, id volume.ID, f volume.Fence
 // TakeWarmSource implements volume.Records. It does not ask whether f's node is
 // published: withdrawing costs warmth and nothing else.
 func (r *Records) TakeWarmSource(ctx context.Context, id volume.ID, f volume.Fence) error {
-	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
-		if Fence(obj) != f {
-			return fencedError(obj, f)
-		}
+	err := r.updateOwned(ctx, id, f, func(obj *v1alpha1.CachedVolume) error {
 		obj.Status.WarmSource = v1alpha1.WarmSource{}
 		return nil
 	})
@@ -166,6 +160,17 @@ func (r *Records) TakeWarmSource(ctx context.Context, id volume.ID, f volume.Fen
 		return fmt.Errorf("%w: CachedVolume %s does not exist, so nothing could be withdrawn", volume.ErrFenced, id)
 	}
 	return err
+}
+
+// updateOwned is UpdateStatus for the owner of a volume alone: ErrFenced if the record shows another
+// ownership than f.
+func (r *Records) updateOwned(ctx context.Context, id volume.ID, f volume.Fence, change func(*v1alpha1.CachedVolume) error) error {
+	return UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
+		if Fence(obj) != f {
+			return fencedError(obj, f)
+		}
+		return change(obj)
+	})
 }
 
 // fencedError says what the record shows instead of f.

@@ -64,10 +64,7 @@ func (r *Records) Report(ctx context.Context, id volume.ID, rep volume.CacheRepo
 // ReportTorn implements volume.Records.
 func (r *Records) ReportTorn(ctx context.Context, id volume.ID, f volume.Fence, message string) error {
 	var seen *v1alpha1.CachedVolume
-	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
-		if Fence(obj) != f {
-			return fencedError(obj, f)
-		}
+	err := r.updateOwned(ctx, id, f, func(obj *v1alpha1.CachedVolume) error {
 		seen = obj
 		meta.SetStatusCondition(&obj.Status.Conditions, metav1.Condition{
 			Type: v1alpha1.ConditionConsistent, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonUncleanStop,
@@ -127,10 +124,7 @@ func appliedStatus(s volume.AppliedState) metav1.ConditionStatus {
 
 // ReportFlushed implements volume.Records.
 func (r *Records) ReportFlushed(ctx context.Context, id volume.ID, f volume.Fence, request string) error {
-	return UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
-		if Fence(obj) != f {
-			return fencedError(obj, f)
-		}
+	return r.updateOwned(ctx, id, f, func(obj *v1alpha1.CachedVolume) error {
 		if obj.Status.Flush.Request != request {
 			obj.Status.Flush = v1alpha1.FlushStatus{Request: request, CompletionTime: metav1.NewTime(r.now())}
 		}

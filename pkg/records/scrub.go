@@ -19,10 +19,7 @@ const actionScrub = "Scrub"
 // ReportScrub implements volume.Records.
 func (r *Records) ReportScrub(ctx context.Context, id volume.ID, f volume.Fence, rep volume.ScrubReport) error {
 	var seen *v1alpha1.CachedVolume
-	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
-		if Fence(obj) != f {
-			return fencedError(obj, f)
-		}
+	err := r.updateOwned(ctx, id, f, func(obj *v1alpha1.CachedVolume) error {
 		seen = obj
 		if c, news := scrubCondition(f.Node, rep); news {
 			c.ObservedGeneration, c.LastTransitionTime = obj.Generation, metav1.NewTime(r.now())

@@ -125,18 +125,7 @@ func (l *limit) idle() bool { return !l.swapping && !l.flushing }
 // Run keeps volumes within their limits (states.md, I7) until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
 	defer k.swaps.Wait()
-	said := ""
-	for {
-		pause, err := k.pass(ctx)
-		if passes.News(err, &said) && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Dirty limits could not be watched")
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-	}
+	passes.Paced(ctx, k.pass, func(err error) { klog.FromContext(ctx).Error(err, "Dirty limits could not be watched") })
 }
 
 // Uses returns what the limits of the attached volumes have done.

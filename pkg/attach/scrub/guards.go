@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -17,6 +15,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/durable"
 	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/orders"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -73,12 +72,11 @@ func Open(run hostexec.Runner, dm Resumer, dir, boot string) (*Guards, error) {
 }
 
 const (
-	orderExt = ".order"
 	// recovering bounds how long a guard is waited for, and lockPause is the time between two looks.
 	recovering, lockPause = 5 * time.Second, 50 * time.Millisecond
 )
 
-func (h *Guards) file(id volume.ID) string { return filepath.Join(h.Dir, string(id)+orderExt) }
+func (h *Guards) file(id volume.ID) string { return orders.File(h.Dir, id) }
 
 // Judge implements Judge.
 func (h *Guards) Judge(ctx context.Context, o Order) (r Result, err error) {
@@ -106,22 +104,12 @@ func (h *Guards) Judge(ctx context.Context, o Order) (r Result, err error) {
 	if err == nil && len(r.Judgements) != len(o.Pieces) {
 		err = fmt.Errorf("%d judgements of %d pieces", len(r.Judgements), len(o.Pieces))
 	}
-	return r, errors.Join(guardError(err), h.Recover(context.WithoutCancel(ctx), o.ID))
+	return r, errors.Join(orders.Said(err, "the process that was to resume the device was killed"), h.Recover(context.WithoutCancel(ctx), o.ID))
 }
 
 // Left implements Judge.
 func (h *Guards) Left(context.Context) ([]volume.ID, error) {
-	entries, err := os.ReadDir(h.Dir)
-	if err != nil {
-		return nil, err
-	}
-	var out []volume.ID
-	for _, f := range entries {
-		if name, ok := strings.CutSuffix(f.Name(), orderExt); ok {
-			out = append(out, volume.ID(name))
-		}
-	}
-	return out, nil
+	return orders.Left(h.Dir)
 }
 
 // Recover implements Judge.
@@ -185,16 +173,4 @@ func (h *Guards) resume(ctx context.Context, device string) error {
 		return err
 	}
 	return h.DM.Resume(ctx, device)
-}
-
-// guardError is what a guard said at its end.
-func guardError(err error) error {
-	var exit *hostexec.ExitError
-	if errors.As(err, &exit) {
-		if said := strings.TrimSpace(string(exit.Stderr)); exit.ExitCode > 0 && said != "" {
-			return errors.New(said)
-		}
-		return errors.New("the process that was to resume the device was killed")
-	}
-	return err
 }

@@ -126,21 +126,9 @@ type Keeper struct {
 
 // Run scrubs until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
-	said := ""
-	for {
-		pause, err := k.Step(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if passes.News(err, &said) {
-			klog.FromContext(ctx).Error(err, "Scrub of a cache is interrupted, it is tried again")
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-	}
+	passes.Paced(ctx, k.Step, func(err error) {
+		klog.FromContext(ctx).Error(err, "Scrub of a cache is interrupted, it is tried again")
+	})
 }
 
 // Uses returns what was done so far.
