@@ -45,6 +45,8 @@ type node struct {
 	*attach.Attacher
 	pool *pool.Manager
 	dir  string
+	// rec are the records it was opened with, whatever the attacher wraps them in.
+	rec volume.Records
 	// objects has the node's CachePool.
 	objects client.Client
 	streams *streamServer
@@ -86,7 +88,7 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 		return nil, err
 	}
 	lv := lvm.New(run, filepath.Join(dir, "devices"))
-	n := &node{dir: dir, objects: api()}
+	n := &node{dir: dir, rec: rec, objects: api()}
 	other := csi.Config{Kubelet: filepath.Join(dir, kubeletDir)}
 	if _, err := os.Stat(bootFile(dir)); err == nil {
 		other.BootID = bootFile(dir)

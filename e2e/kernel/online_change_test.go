@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -27,7 +26,7 @@ import (
 // change lets the node do what the record asks, until it says that it has; of a volume that is held,
 // the flush.
 func (n *node) change(ctx context.Context, id volume.ID) error {
-	rec := fileRecords{filepath.Join(n.dir, "records")}
+	rec := n.rec.(fileRecords)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	for {
