@@ -40,6 +40,8 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 			"nearflash-node rescue": {left: "the node has no SSDs of another one; TestKernelRescue reads them"},
 			"vgchange":              {left: "as above"},
 			"vgremove":              {left: "as above"},
+			"kubectl patch cpool":   {left: "there is no such node; the specs labelled pool take a device out"},
+			"kubectl get cpool":     {left: "as above"},
 			"install -D":            {left: "the lab's nodes have open-iscsi; the specs labelled own-iscsid are of nodes without"},
 			"systemctl disable":     {left: "as above"},
 			"kubectl nearflash doctor": {before: func(ctx context.Context) {

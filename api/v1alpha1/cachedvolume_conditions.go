@@ -31,6 +31,9 @@ const (
 	// one of its copies.
 	ReasonMirrorDegraded = "MirrorDegraded"
 
+	// ReasonDeviceEvacuated: the cache has left an SSD that is to be out of the pool
+	// (spec.evacuate of the node's CachePool), and another one is not made yet.
+	ReasonDeviceEvacuated = "DeviceEvacuated"
 	// ReasonNotMirrored: the volume asks for a mirrored cache, and the node's pool is no mirror.
 	ReasonNotMirrored = "NotMirrored"
 	// ReasonFlushesDropped: the cache takes writes in mode writeback-unsafe.

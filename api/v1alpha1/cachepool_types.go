@@ -37,6 +37,7 @@ const (
 	ReasonDeviceMissing     = "DeviceMissing"
 	ReasonTooFewDevices     = "TooFewDevices"
 	ReasonPoolError         = "PoolError"
+	ReasonEvacuated         = "Evacuated"
 	ReasonPreflightPassed   = "Passed"
 	ReasonPreflightFailures = "Failures"
 	ReasonHostToolsKeptOut  = "KeptOut"
@@ -79,6 +80,17 @@ type CachePoolSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^/dev/.+`
 	Devices []string `json:"devices,omitempty"`
 
+	// evacuate lists paths or globs of block devices that are to be out of the pool, also
+	// if devices has them. Caches leave them while their volumes run, and then they leave
+	// the volume group and are blank. While a device is named here it is not taken.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=512
+	// +kubebuilder:validation:items:Pattern=`^/dev/.+`
+	Evacuate []string `json:"evacuate,omitempty"`
+
 	// redundancy selects striping or mirroring over the devices.
 	// +optional
 	// +default="none"
@@ -104,6 +116,39 @@ const (
 	// DeviceFailing means that the device expects to fail, or is worn out.
 	DeviceFailing DeviceHealth = "Failing"
 )
+
+// EvacuationState is how far a device is on its way out of the pool.
+//
+// +kubebuilder:validation:Enum=Evacuating;Waiting;Evacuated
+type EvacuationState string
+
+const (
+	// EvacuationEvacuating means that caches are leaving the device.
+	EvacuationEvacuating EvacuationState = "Evacuating"
+	// EvacuationWaiting means that all that is left on it waits for something else.
+	EvacuationWaiting EvacuationState = "Waiting"
+	// EvacuationEvacuated means that the device is no part of the pool.
+	EvacuationEvacuated EvacuationState = "Evacuated"
+)
+
+// DeviceEvacuation says how far a device is that is to be out of the pool.
+type DeviceEvacuation struct {
+	// state is how far it is.
+	// +required
+	State EvacuationState `json:"state,omitempty"`
+
+	// bytesLeft is how much of the device caches still take, in bytes.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	BytesLeft *int64 `json:"bytesLeft,omitempty"`
+
+	// message names the volumes whose caches are left, and what they wait for.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+}
 
 // CachePoolDevice is one device of a pool as the node sees it.
 type CachePoolDevice struct {
@@ -135,6 +180,10 @@ type CachePoolDevice struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
+
+	// evacuation is how far the device is if spec.evacuate names it.
+	// +optional
+	Evacuation *DeviceEvacuation `json:"evacuation,omitempty"`
 }
 
 // DeletedVolume says that nobody wants the data of a volume any more: the volume was

@@ -104,6 +104,8 @@ type order struct {
 	Rescue string
 	// Devices are those of the pool; empty is one.
 	Devices []string
+	// Evacuate has these of them leave the pool.
+	Evacuate []string
 	// Hang lets the frail SSD hang when a cache is made.
 	Hang bool
 	// Outside asks whether commands can leave the container.
@@ -139,6 +141,8 @@ func child() int {
 			if run, err = hostexec.NewApart(o.Dir); err == nil {
 				err = run.Outside()
 			}
+		case len(o.Evacuate) > 0:
+			err = n.evacuated(ctx, o.Evacuate)
 		case o.DirtyLimits:
 			bctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // it is killed before
 			n.DirtyLimits().Run(bctx)
@@ -247,7 +251,7 @@ var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activ
 // pointsOf lists the fault points that a mode passes and is tried with.
 func pointsOf(mode volume.CacheMode) []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
-		for _, other := range []string{"change.", "hydration.", "export.", "release.", "prestage.", "prewarm.", "failover.", "dirtylimit.", "rescue.", "format.", "count.", "lost.", "freeze.", "scrub."} {
+		for _, other := range []string{"change.", "leave.", "hydration.", "export.", "release.", "prestage.", "prewarm.", "failover.", "dirtylimit.", "rescue.", "format.", "count.", "lost.", "freeze.", "scrub."} {
 			if strings.HasPrefix(point, other) {
 				return true // TestKernelKillChange, TestKernelKillHydration, TestKernelKillPrewarm, TestKernelKillFailover, TestKernelFormatOnce, TestKernelKillCount, TestKernelFreeze, TestKernelKillScrub; lost.: pkg/attach, TestReservationLost
 			}

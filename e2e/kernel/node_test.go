@@ -98,7 +98,7 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 	if err := os.MkdirAll(warm.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	n.pool = pool.NewManager(pool.Config{Node: name, Default: spec, InitiatorIQN: "iqn.x", Preflight: func() string { return "" }},
+	n.pool = pool.NewManager(pool.Config{Node: name, StateDir: dir, Default: spec, InitiatorIQN: "iqn.x", Preflight: func() string { return "" }},
 		lv, n.objects, func() (int64, error) { return 0, nil })
 	if err := n.pool.Reconcile(ctx); err != nil {
 		return nil, err

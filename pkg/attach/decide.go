@@ -171,7 +171,7 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 		// comes after that.
 		plan.Mode = volume.ModeWritethrough
 	}
-	plan.Keep = peer && prewarmKept(f.Entry, f.Fence)
+	plan.Keep = peer && prewarmKept(f.Entry, f.Fence) && !f.Cache.Leaving
 	plan.Wipe = f.Cache.Exists() && !plan.Keep
 	return plan
 }
@@ -186,7 +186,7 @@ func reusable(f stageFacts, sameFence bool) bool {
 	current := sameFence && f.Cache.Fence == f.Fence && !f.Cache.Apart && (identityOf(f.Entry, f.Cache, f.Record) == volume.IdentityCurrent || state.BugTrustNodeName.On())
 	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && retainedStates[f.Entry.State] && f.Cache.StopProven(f.Entry)
 	switch {
-	case f.Record.Spec.Mirror && !f.Cache.Mirrored:
+	case f.Record.Spec.Mirror && !f.Cache.Mirrored, f.Cache.Leaving:
 		return false
 	case f.Entry == nil || !f.Cache.Whole || f.Entry.Streams() || f.Entry.Hydration != nil && !f.Entry.Hydration.Whole && !f.Cache.Hydration:
 		return false

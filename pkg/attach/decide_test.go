@@ -64,6 +64,7 @@ func badSSD(f *stageFacts)      { f.CacheProblem = "input/output error" }
 func noKernel(f *stageFacts)    { f.KernelProblem = "no cache target" }
 func blank(f *stageFacts)       { f.Cache.SuperblockBlank = true }
 func apart(f *stageFacts)       { f.Cache.Apart = true }
+func onLeaving(f *stageFacts)   { f.Cache.Leaving = true }
 func half(f *stageFacts)        { f.Cache.Whole, f.Cache.Partial = false, true }
 func deleted(f *stageFacts)     { f.Proof.Deleted = true }
 func staticEntry(f *stageFacts) { f.Entry.Static = true }
@@ -94,6 +95,14 @@ func TestDecideStage(t *testing.T) {
 		"retained cache whose data are not on the SSDs of its map": {
 			s:    newSituation(wt).entry(fence5, state.Retained, wt, true, true).cache(fence5, wt, true).with(apart),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
+		},
+		"retained cache on an SSD that is to leave the pool": {
+			s:    newSituation(wt).entry(fence5, state.Retained, wt, true, true).cache(fence5, wt, true).with(onLeaving),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
+		},
+		"unflushed writes on an SSD that is to leave the pool": {
+			s:    newSituation(wb).entry(fence5, state.Staged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(onLeaving),
+			want: stagePlan{Cache: planRecover, Mode: wb},
 		},
 		"unflushed writes, data not on the SSDs of the map": {
 			s:    newSituation(wb).entry(fence5, state.Staged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(apart),

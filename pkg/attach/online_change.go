@@ -87,6 +87,7 @@ func (a *Attacher) Change(ctx context.Context) (busy bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	leaving := a.leaving(ctx)
 	known := map[volume.ID]bool{}
 	var due []volume.ID
 	for _, rec := range records {
@@ -110,7 +111,7 @@ func (a *Attacher) Change(ctx context.Context) (busy bool, err error) {
 			m = &changing{}
 			a.changing[rec.ID] = m
 		}
-		f := a.changeFacts(ctx, e, rec, status, infos)
+		f := a.changeFacts(ctx, e, rec, status, infos, leaving[e.ID])
 		step := decideChange(f)
 		resting := step == changeDone || step == changeImpossible
 		idle := step == changeNothing || resting && m.report == appliedReport(f, step)
@@ -162,7 +163,7 @@ func (a *Attacher) keepNames(ctx context.Context, rec volume.Volume) {
 }
 
 // changeFacts gathers from what has been read for all volumes.
-func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.Volume, status map[string]devmapper.CacheStatus, infos map[string]devmapper.Info) changeFacts {
+func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.Volume, status map[string]devmapper.CacheStatus, infos map[string]devmapper.Info, leaving bool) changeFacts {
 	f := changeFacts{Entry: e, Record: rec}
 	f.Status, f.LiveCache = layout.CacheStatus(status, e.ID)
 	top := infos[layout.Device(e.ID, layout.Top)]
@@ -175,6 +176,7 @@ func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.V
 		f.Broken = cmp.Or(cachefault.Broken(f.Status), a.cacheFaults.Why(e.ID))
 		f.Coarse = a.stack.LiveBlocks(e.ID, infos)
 		f.Single = rec.Spec.Mirror && !e.Mirrored
+		f.Leaving = leaving
 	}
 	view := a.Pool.View()
 	switch problem := a.CacheProblem(ctx); {
@@ -314,7 +316,7 @@ func (a *Attacher) changeOf(ctx context.Context, e *state.Entry, rec volume.Volu
 	if err != nil {
 		return changeFacts{}, err
 	}
-	return a.changeFacts(ctx, e, rec, status, infos), nil
+	return a.changeFacts(ctx, e, rec, status, infos, a.leaving(ctx)[e.ID]), nil
 }
 
 // appliedReport says what step means to those who changed the record.

@@ -220,6 +220,8 @@ func (a *Attacher) uncacheLive(ctx context.Context, f changeFacts) error {
 		a.report(ctx, e.ID, volume.CacheReport{Reason: v1alpha1.ReasonBlockSizeTooLarge, Warning: true, Message: f.Coarse})
 	case f.ProblemReason == v1alpha1.ReasonNotMirrored:
 		a.report(ctx, e.ID, volume.CacheReport{Reason: f.ProblemReason, Warning: true, Message: f.Problem})
+	case f.Leaving && f.Record.Spec.Mode != volume.ModeNone:
+		a.report(ctx, e.ID, volume.CacheReport{Reason: v1alpha1.ReasonDeviceEvacuated, Message: "the cache has left an SSD that is to be out of the pool of node " + a.Node + ", and is made anew as soon as there is a place"})
 	case f.Record.Spec.Mode == volume.ModeNone:
 		a.report(ctx, e.ID, volume.CacheReport{Reason: v1alpha1.ReasonDropped, Message: "the cache was given back while the volume was attached on node " + a.Node})
 	}

@@ -67,6 +67,7 @@ func dirty(f *changeFacts)      { f.Status.Dirty = 3 }
 func denied(f *changeFacts)     { f.Entry.Deny() }
 func marked(f *changeFacts)     { f.Entry.Marked = true }
 func tooCoarse(f *changeFacts)  { f.Coarse = "4096, not 512" }
+func leaves(f *changeFacts)     { f.Leaving = true }
 func poolGone(f *changeFacts)   { f.Problem = "no devices" }
 func leftover(f *changeFacts)   { f.Leftover = true }
 func tinyMeta(f *changeFacts)   { f.Entry.MetaBytes = 4 * mib }
@@ -153,6 +154,21 @@ func TestDecideChange(t *testing.T) {
 		"blocks too large, cleaned, mark is left": {runs(wt).asks(wb).live(through, cleaner).with(marked).with(tooCoarse), changeUnmark},
 		"blocks too large, cleaned, unmarked":     {runs(wt).asks(wb).live(through, cleaner).with(tooCoarse), changeUncache},
 		"blocks too large, killed before journal": {runs(none).asks(wt).live(through, smq).with(sized).with(tooCoarse), changeUncache},
+
+		"writethrough, its device leaves":               {runs(wt).with(leaves), changeUncache},
+		"writeback, its device leaves":                  {runs(wb).with(leaves), changeClean},
+		"its device leaves, cleaned, mark is left":      {runs(wt).asks(wb).live(through, cleaner).with(marked).with(leaves), changeUnmark},
+		"its device leaves, cleaned, unmarked":          {runs(wt).asks(wb).live(through, cleaner).with(leaves), changeUncache},
+		"its device leaves, killed before journal":      {runs(none).asks(wt).live(through, smq).with(sized).with(leaves), changeUncache},
+		"its device leaves, and no pool is left":        {runs(wb).with(leaves).with(poolGone), changeClean},
+		"its device leaves, and a larger size":          {runs(wt).wants(128 * mib).with(leaves), changeUncache},
+		"its device leaves, streams":                    {runs(wt).with(streamed).with(leaves), changeUncache},
+		"its device leaves, held":                       {runs(wb).with(held).with(leaves), changeClean},
+		"its device leaves, it fails":                   {runs(wb).with(leaves).with(brokenSSD), changeImpossible},
+		"its device leaves, its LUN is somebody else's": {runs(wb).with(leaves).with(lost), changeNothing},
+		"its device leaves, dirty and denied":           {runs(wt).with(dirty).with(leaves), changeClean},
+		"its device leaves, a map of an unclean stop":   {runs(wb).live(through, cleaner).with(recovered).with(leaves), changeClean},
+		"its device leaves, given up meanwhile":         {runs(wb).with(unmarked).with(leaves), changeMark},
 
 		"killed between load and journal":       {runs(none).asks(wt).live(through, smq).with(sized), changeRecord},
 		"killed between journal and load":       {runs(none).live(through, smq).with(sized), changeUncache},
@@ -319,7 +335,7 @@ func TestLeftOfAHydration(t *testing.T) {
 				infos[d] = devmapper.Info{Name: d, HasLive: true}
 			}
 			rec := volume.Volume{Fence: fence5, Published: true, Spec: volume.Spec{Mode: volume.ModeNone}}
-			if got := decideChange(a.changeFacts(t.Context(), e, rec, nil, infos)); got != tc.want {
+			if got := decideChange(a.changeFacts(t.Context(), e, rec, nil, infos, false)); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})

@@ -237,7 +237,7 @@ func (a *Attacher) wanted(e *state.Entry, rec *volume.Volume, deleted func() []v
 // knows.
 func (a *Attacher) wipeOrphans(ctx context.Context) (map[volume.ID]bool, error) {
 	view := a.Pool.View()
-	if !view.Ready {
+	if !view.Ready && len(view.Leaving) == 0 {
 		return nil, nil
 	}
 	lctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
@@ -345,6 +345,9 @@ func (a *Attacher) Run(ctx context.Context, every time.Duration) {
 		}
 		if err := a.CountUp(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Counts of some volumes are behind")
+		}
+		if err := a.Evacuate(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Devices that are to leave the pool still have retained caches")
 		}
 		a.hotSets.Pass(ctx)
 		a.heats.Pass(ctx)

@@ -190,6 +190,9 @@ type host struct {
 	got atomic.Int64
 	// ice is what is frozen.
 	ice ice
+	// ssds are the node's, and pool what its next process knows of them.
+	ssds []string
+	pool attach.PoolView
 	*plugin
 }
 
@@ -203,6 +206,7 @@ func (w *world) host(name string) *host {
 	h := &host{w: w, name: name, machine: blockdevtest.New(), dir: tempDir(w.t), mounts: map[string]mount{}, sessions: map[string]session{}}
 	h.kernel, h.lvm = devmappertest.New(h.machine), lvmtest.New(h.machine)
 	h.lvm.VolatileTags()
+	h.ssds, h.pool = []string{ssdPath}, poolOf{}
 	h.machine.Add("259:0", ssdPath, w.disk(64*mib))
 	w.must("volume group", h.lvmClient(nil).CreateVG(w.ctx, vgName, []string{ssdPath}))
 	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -216,10 +220,10 @@ func (w *world) host(name string) *host {
 	return h
 }
 
-// lvmClient is LVM on the node's SSD.
+// lvmClient is LVM on the node's SSDs.
 func (h *host) lvmClient(step blockdevtest.Step) lvm.Client {
 	c := h.lvm.Client(step)
-	c.SetDevices([]string{ssdPath})
+	c.SetDevices(h.ssds)
 	return c
 }
 
@@ -313,7 +317,7 @@ func (h *host) start() {
 	config := attach.Config{Node: h.name, Boot: fmt.Sprint("boot-", h.boots), PollInterval: time.Microsecond, Sysfs: h.dir}
 	deps := attach.Deps{
 		DM: h.kernel.Client(g.step), LVM: h.lvmClient(g.step), Blocks: blocks,
-		Owned: owned{h}, Transport: initiator{h, g.step}, FS: filesystems{h, g.step}, Journal: entries, Pool: poolOf{}, Locks: &keylock.Set{},
+		Owned: owned{h}, Transport: initiator{h, g.step}, FS: filesystems{h, g.step}, Journal: entries, Pool: h.pool, Locks: &keylock.Set{},
 		Records:      records.New(stepping(h.w.api, g.step), recorder, time.Now),
 		CacheProblem: func(context.Context) string { return "" }, Freezer: freezer{h, g.step},
 	}

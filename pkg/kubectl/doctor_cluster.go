@@ -303,7 +303,11 @@ func checkPool(d *diagnosis, object string, pool *v1alpha1.CachePool) {
 		case dev.WearPercent != nil && *dev.WearPercent >= wornOut:
 			d.add(sevWarning, object, "plan its replacement", "SSD %s has used %d%% of its endurance", dev.Path, *dev.WearPercent)
 		}
-		if dev.Message != "" {
+		switch e := dev.Evacuation; {
+		case e != nil && e.State == v1alpha1.EvacuationWaiting:
+			d.add(sevWarning, object, "see docs/how-to/prepare-ssds.md, Take a device out", "device %s does not leave the pool: %s", dev.Path, e.Message)
+		case e != nil: // it is on its way, or out, as somebody wishes
+		case dev.Message != "":
 			remedy := "if the device holds nothing that you need, clear it on the node: wipefs --all " + dev.Path
 			if foreign(dev.Message) {
 				remedy = foreignRemedy
@@ -332,6 +336,8 @@ func poolRemedy(reason, message string) string {
 		return "choose another device, or clear this one on the node with wipefs --all DEVICE if it holds nothing that you need"
 	case v1alpha1.ReasonDeviceMissing:
 		return "bring the SSD back, or make the pool anew (docs/how-to/prepare-ssds.md)"
+	case v1alpha1.ReasonEvacuated:
+		return "put a device in: one that spec.evacuate of the CachePool does not name"
 	case v1alpha1.ReasonTooFewDevices:
 		return "redundancy mirror needs two devices: add one, or choose redundancy none"
 	}

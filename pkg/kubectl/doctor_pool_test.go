@@ -38,6 +38,29 @@ func TestGonePool(t *testing.T) {
 	}
 }
 
+// TestEvacuation: a device that is out, or on its way, is nothing to see to; one that waits is, and nobody
+// is told to clear it.
+func TestEvacuation(t *testing.T) {
+	for state, want := range map[v1alpha1.EvacuationState]int{v1alpha1.EvacuationEvacuated: 0, v1alpha1.EvacuationEvacuating: 0, v1alpha1.EvacuationWaiting: 1} {
+		p := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: v1alpha1.CachePoolStatus{
+			Devices: []v1alpha1.CachePoolDevice{{
+				Path: "/dev/nvme0n1", Message: "is out of the pool", Evacuation: &v1alpha1.DeviceEvacuation{State: state, Message: "pvc-1: its unflushed writes wait"},
+			}},
+			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}},
+		}}
+		d := &diagnosis{}
+		checkPool(d, "node/a", p)
+		if len(d.Findings) != want {
+			t.Errorf("%s: findings %+v", state, d.Findings)
+		}
+		for _, f := range d.Findings {
+			if strings.Contains(f.Remedy, "wipefs") || !strings.Contains(f.Message, "pvc-1") {
+				t.Errorf("%s: finding %+v", state, f)
+			}
+		}
+	}
+}
+
 // TestForeignDevice: nobody is told to clear SSDs that may have the only copy of some writes.
 func TestForeignDevice(t *testing.T) {
 	text := v1alpha1.MessageForeignDevice + " (volume group nearflash-0123456789)"

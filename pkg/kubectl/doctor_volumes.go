@@ -109,7 +109,7 @@ func checkCache(d *diagnosis, object string, v *volume) {
 		return
 	}
 	switch c.Reason {
-	case v1alpha1.ReasonPoolMissing, v1alpha1.ReasonPoolFull, v1alpha1.ReasonNamespaceShareFull, v1alpha1.ReasonKernelTargetMissing, v1alpha1.ReasonCacheDeviceError, v1alpha1.ReasonBlockSizeTooLarge, v1alpha1.ReasonNotMirrored:
+	case v1alpha1.ReasonPoolMissing, v1alpha1.ReasonPoolFull, v1alpha1.ReasonNamespaceShareFull, v1alpha1.ReasonKernelTargetMissing, v1alpha1.ReasonCacheDeviceError, v1alpha1.ReasonBlockSizeTooLarge, v1alpha1.ReasonNotMirrored, v1alpha1.ReasonDeviceEvacuated:
 		d.add(sevWarning, object, remedyFor(c.Reason, owner), "works without a cache on %s (%s): %s", owner, c.Reason, c.Message)
 	}
 }
@@ -131,6 +131,8 @@ func remedyFor(reason, node string) string {
 		return fmt.Sprintf("give node %s an SSD whose logical blocks are not larger than the volume's (blockdev --getss), or format the SSD so (nvme format)", node)
 	case v1alpha1.ReasonNotMirrored:
 		return fmt.Sprintf("give node %s a second SSD and its pool redundancy mirror, or take redundancy mirror from the volume with a VolumeAttributesClass", node)
+	case v1alpha1.ReasonDeviceEvacuated:
+		return fmt.Sprintf("make room on the devices that stay in the pool of node %s, or put one in; `%s pools %s` shows them", node, name, node)
 	case v1alpha1.ReasonDropped:
 		return fmt.Sprintf("`%s mode` gives it a cache again", name)
 	}

@@ -111,12 +111,23 @@ type Client interface {
 	CreateVG(ctx context.Context, name string, devices []string) error
 	// ExtendVG adds blank devices. Errors: ErrNotFound.
 	ExtendVG(ctx context.Context, name string, devices []string) error
+	// ReduceVG takes a device out of a group. It stays a physical volume. Errors: ErrBusy if
+	// anything lies on it, ErrNotFound.
+	ReduceVG(ctx context.Context, name, device string) error
+	// RemoveVG removes a group without logical volumes; it fails if there are any. Its
+	// devices stay physical volumes. Errors: ErrNotFound.
+	RemoveVG(ctx context.Context, name string) error
+	// RemovePV makes a physical volume of no group blank; it fails if it is of a group.
+	RemovePV(ctx context.Context, device string) error
 	// VG returns one volume group. Errors: ErrNotFound, ErrNoDevices.
 	VG(ctx context.Context, name string) (VG, error)
 
 	// LVs returns all logical volumes of a group that are not internal parts of
 	// others. Errors: ErrNotFound, ErrNoDevices.
 	LVs(ctx context.Context, vg string) ([]LV, error)
+	// OnDevices returns which logical volumes lie on each device of a group (its canonical path);
+	// internal parts count as the volume that they are of. Errors: ErrNotFound, ErrNoDevices.
+	OnDevices(ctx context.Context, vg string) (map[string][]string, error)
 	// CreateLV makes and activates a logical volume. Its content is undefined:
 	// nothing is zeroed. Errors: ErrExists, ErrNoSpace, ErrNotFound.
 	CreateLV(ctx context.Context, spec CreateSpec) error

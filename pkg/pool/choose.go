@@ -15,13 +15,14 @@ import (
 type Choice struct {
 	// NodeSelector are labels that a node must have, all of them.
 	NodeSelector map[string]string `json:"nodeSelector"`
-	// Devices and Redundancy are as in CachePoolSpec.
+	// Devices, Evacuate and Redundancy are as in CachePoolSpec.
 	Devices    []string            `json:"devices"`
+	Evacuate   []string            `json:"evacuate,omitempty"`
 	Redundancy v1alpha1.Redundancy `json:"redundancy,omitempty"`
 }
 
 func (c Choice) spec() v1alpha1.CachePoolSpec {
-	spec := v1alpha1.CachePoolSpec{Devices: c.Devices, Redundancy: c.Redundancy}
+	spec := v1alpha1.CachePoolSpec{Devices: c.Devices, Evacuate: c.Evacuate, Redundancy: c.Redundancy}
 	if spec.Redundancy == "" {
 		spec.Redundancy = v1alpha1.RedundancyNone
 	}
@@ -46,7 +47,7 @@ func Choose(choices []Choice, otherwise v1alpha1.CachePoolSpec, node map[string]
 func anyOf(choices []Choice, otherwise v1alpha1.CachePoolSpec) v1alpha1.CachePoolSpec {
 	all := *otherwise.DeepCopy()
 	for _, c := range choices {
-		all.Devices = append(all.Devices, c.Devices...)
+		all.Devices = slices.Concat(all.Devices, c.Devices, c.Evacuate)
 		if c.Redundancy == v1alpha1.RedundancyMirror {
 			all.Redundancy = c.Redundancy
 		}

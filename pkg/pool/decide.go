@@ -14,8 +14,16 @@ type DeviceFacts struct {
 	SizeBytes int64
 	// LogicalBlock is the size of its logical blocks in bytes, 0 if it is not known.
 	LogicalBlock int
-	// InPool is true for a physical volume of the pool's own volume group.
-	InPool bool
+	// InPool is true for a physical volume of the pool's own volume group, UUID is its UUID
+	// and UsedBytes what logical volumes take of it.
+	InPool    bool
+	UUID      string
+	UsedBytes int64
+	// Evacuate is true of a device that is to be out of the pool. Announced is true if that was
+	// known before this look, so that nobody is about to put anything on it.
+	Evacuate, Announced bool
+	// Noted is true of a physical volume of no group that was taken out of the pool by the plugin.
+	Noted bool
 	// Problem says why a device outside the pool must not be taken: a
 	// signature, a holder, a mount. It is empty for a blank device.
 	Problem string
@@ -35,6 +43,12 @@ type plan struct {
 	// Create or Extend list the blank devices that make or join the volume
 	// group.
 	Create, Extend []string
+	// Leaving are the devices that caches are to leave, and Reduce those of them on which
+	// nothing lies any more. Dissolve is true if with these the group goes.
+	Leaving, Reduce []string
+	Dissolve        bool
+	// Wipe are devices that were taken out, and have their label yet.
+	Wipe []string
 	// Ready reports whether the pool can hold caches once that is done.
 	Ready           bool
 	Reason, Message string
@@ -44,8 +58,10 @@ type plan struct {
 // refused and left as it is; the pool works with the others.
 func decide(spec v1alpha1.CachePoolSpec, f facts) plan {
 	var blank, used, refused []string
+	out, evacuated := evacuate(f)
 	for _, d := range f.Devices {
 		switch {
+		case d.Evacuate, d.Noted:
 		case d.InPool:
 			used = append(used, d.Path)
 		case d.Problem != "":
@@ -55,13 +71,16 @@ func decide(spec v1alpha1.CachePoolSpec, f facts) plan {
 		}
 	}
 	if f.MissingPVs > 0 {
-		return plan{Reason: v1alpha1.ReasonDeviceMissing, Message: fmt.Sprintf(
+		return plan{Wipe: out.Wipe, Reason: v1alpha1.ReasonDeviceMissing, Message: fmt.Sprintf(
 			"%d device(s) of the pool's volume group are missing: bring them back, or make the pool anew (docs/how-to/prepare-ssds.md)", f.MissingPVs)}
 	}
-	if p, ok := tooFew(spec, len(used)+len(blank), refused); ok {
+	out.Dissolve = len(used)+len(blank) == 0 && len(out.Reduce) > 0 && len(out.Reduce) == len(out.Leaving)
+	p, ok := tooFew(spec, len(used)+len(blank), refused, evacuated)
+	p.Leaving, p.Reduce, p.Dissolve, p.Wipe = out.Leaving, out.Reduce, out.Dissolve, out.Wipe
+	if ok {
 		return p
 	}
-	p := plan{Ready: true, Reason: v1alpha1.ReasonPoolReady, Message: withRefused(fmt.Sprintf("%d device(s) in use", len(used)+len(blank)), refused)}
+	p.Ready, p.Reason, p.Message = true, v1alpha1.ReasonPoolReady, withRefused(fmt.Sprintf("%d device(s) in use", len(used)+len(blank)), refused)
 	if f.VGExists {
 		p.Extend = blank
 	} else {
@@ -72,7 +91,7 @@ func decide(spec v1alpha1.CachePoolSpec, f facts) plan {
 
 // withoutTaking is the plan for a time when it is not known which devices are for the pool.
 func withoutTaking(p plan, vgExists bool) plan {
-	p.Create, p.Extend = nil, nil
+	p.Create, p.Extend, p.Reduce, p.Dissolve, p.Wipe = nil, nil, nil, false, nil
 	if p.Ready && !vgExists {
 		return plan{Reason: v1alpha1.ReasonPoolError, Message: "the pool is not made while the node's CachePool, or the labels that choose its devices, cannot be read"}
 	}
@@ -80,8 +99,10 @@ func withoutTaking(p plan, vgExists bool) plan {
 }
 
 // tooFew reports a pool that has not enough usable devices.
-func tooFew(spec v1alpha1.CachePoolSpec, usable int, refused []string) (plan, bool) {
+func tooFew(spec v1alpha1.CachePoolSpec, usable int, refused []string, evacuated int) (plan, bool) {
 	switch {
+	case usable == 0 && evacuated > 0:
+		return plan{Reason: v1alpha1.ReasonEvacuated, Message: withRefused("every device of the pool is to be out of it (spec.evacuate)", refused)}, true
 	case usable == 0 && len(refused) > 0:
 		return plan{Reason: v1alpha1.ReasonDeviceNotBlank, Message: withRefused("no device can be used", refused)}, true
 	case usable == 0 && len(spec.Devices) == 0:

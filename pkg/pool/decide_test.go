@@ -13,6 +13,14 @@ func TestDecide(t *testing.T) {
 	blank := func(p string) DeviceFacts { return DeviceFacts{Path: p, SizeBytes: 1 << 30} }
 	inPool := func(p string) DeviceFacts { return DeviceFacts{Path: p, InPool: true} }
 	taken := func(p string) DeviceFacts { return DeviceFacts{Path: p, Problem: "ext4 signature"} }
+	out := func(d DeviceFacts) DeviceFacts { d.Evacuate = true; return d }
+	leaving := func(p string, used int64) DeviceFacts {
+		return DeviceFacts{Path: p, InPool: true, Evacuate: true, Announced: true, UsedBytes: used}
+	}
+	noted := func(p string) DeviceFacts { return DeviceFacts{Path: p, Noted: true} }
+	unannounced := func(d DeviceFacts) DeviceFacts { d.Announced = false; return d }
+	ready := func(p plan) plan { p.Ready, p.Reason = true, v1alpha1.ReasonPoolReady; return p }
+	one, two := []string{"/dev/x1"}, []string{"/dev/x2"}
 	glob := v1alpha1.CachePoolSpec{Devices: []string{"/dev/x*"}}
 	mirror := v1alpha1.CachePoolSpec{Devices: glob.Devices, Redundancy: v1alpha1.RedundancyMirror}
 	cases := map[string]struct {
@@ -52,6 +60,66 @@ func TestDecide(t *testing.T) {
 			spec: mirror, f: facts{Devices: []DeviceFacts{blank("/dev/x1"), blank("/dev/x2")}},
 			want: plan{Create: []string{"/dev/x1", "/dev/x2"}, Ready: true, Reason: v1alpha1.ReasonPoolReady},
 		},
+		"a device leaves": {
+			spec: glob, f: facts{VGExists: true, Devices: []DeviceFacts{leaving("/dev/x1", 1), inPool("/dev/x2")}},
+			want: ready(plan{Leaving: one}), wantMessage: "1 device(s) in use",
+		},
+		"a device on which nothing lies": {
+			spec: glob, f: facts{VGExists: true, Devices: []DeviceFacts{leaving("/dev/x1", 0), inPool("/dev/x2")}},
+			want: ready(plan{Leaving: one, Reduce: one}),
+		},
+		"nothing lies on it, and nobody has heard of it": {
+			spec: glob, f: facts{VGExists: true, Devices: []DeviceFacts{unannounced(leaving("/dev/x1", 0)), inPool("/dev/x2")}},
+			want: ready(plan{Leaving: one}),
+		},
+		"a device leaves while another joins": {
+			spec: glob, f: facts{VGExists: true, Devices: []DeviceFacts{leaving("/dev/x1", 0), blank("/dev/x2")}},
+			want: ready(plan{Leaving: one, Reduce: one, Extend: two}),
+		},
+		"out, and blank": {
+			spec: glob, f: facts{VGExists: true, Devices: []DeviceFacts{out(blank("/dev/x1")), inPool("/dev/x2")}},
+			want: ready(plan{}),
+		},
+		"out, before there is a pool": {
+			spec: glob, f: facts{Devices: []DeviceFacts{out(blank("/dev/x1")), blank("/dev/x2")}},
+			want: ready(plan{Create: two}),
+		},
+		"out, and with something of somebody": {
+			spec: glob, f: facts{VGExists: true, Devices: []DeviceFacts{out(taken("/dev/x1")), inPool("/dev/x2")}},
+			want: ready(plan{}), wantMessage: "1 device(s) in use",
+		},
+		"taken out, its label is left": {
+			spec: glob, f: facts{VGExists: true, Devices: []DeviceFacts{out(noted("/dev/x1")), inPool("/dev/x2")}},
+			want: ready(plan{Wipe: one}),
+		},
+		"the same, named no more": {
+			spec: glob, f: facts{VGExists: true, Devices: []DeviceFacts{noted("/dev/x1"), inPool("/dev/x2")}},
+			want: ready(plan{Wipe: one}),
+		},
+		"the last device leaves": {
+			spec: glob, f: facts{VGExists: true, Devices: []DeviceFacts{leaving("/dev/x1", 1)}},
+			want: plan{Reason: v1alpha1.ReasonEvacuated, Leaving: one}, wantMessage: "spec.evacuate",
+		},
+		"nothing lies on the last device": {
+			spec: glob, f: facts{VGExists: true, Devices: []DeviceFacts{leaving("/dev/x1", 0)}},
+			want: plan{Reason: v1alpha1.ReasonEvacuated, Leaving: one, Reduce: one, Dissolve: true},
+		},
+		"the last two, of which one is empty": {
+			spec: glob, f: facts{VGExists: true, Devices: []DeviceFacts{leaving("/dev/x1", 0), leaving("/dev/x2", 1)}},
+			want: plan{Reason: v1alpha1.ReasonEvacuated, Leaving: []string{"/dev/x1", "/dev/x2"}, Reduce: one},
+		},
+		"half a mirror leaves": {
+			spec: mirror, f: facts{VGExists: true, Devices: []DeviceFacts{leaving("/dev/x1", 1), inPool("/dev/x2")}},
+			want: plan{Reason: v1alpha1.ReasonTooFewDevices, Leaving: one}, wantMessage: "at least two",
+		},
+		"a third of a mirror leaves": {
+			spec: mirror, f: facts{VGExists: true, Devices: []DeviceFacts{leaving("/dev/x1", 1), inPool("/dev/x2"), inPool("/dev/x3")}},
+			want: ready(plan{Leaving: one}),
+		},
+		"a device leaves while another is missing": {
+			spec: glob, f: facts{VGExists: true, MissingPVs: 1, Devices: []DeviceFacts{leaving("/dev/x1", 0), inPool("/dev/x2")}},
+			want: plan{Reason: v1alpha1.ReasonDeviceMissing}, wantMessage: "missing",
+		},
 		"a lost device": {
 			spec: glob, f: facts{VGExists: true, MissingPVs: 1, Devices: []DeviceFacts{inPool("/dev/x1"), blank("/dev/x2")}},
 			want: plan{Reason: v1alpha1.ReasonDeviceMissing}, wantMessage: "missing",
@@ -78,8 +146,8 @@ func TestWithoutTaking(t *testing.T) {
 	if made.Ready || len(made.Create) > 0 || made.Message == "" {
 		t.Errorf("a pool would be made: %+v", made)
 	}
-	used := withoutTaking(plan{Extend: []string{"/dev/x"}, Ready: true, Reason: v1alpha1.ReasonPoolReady}, true)
-	if !used.Ready || len(used.Extend) > 0 {
+	used := withoutTaking(plan{Extend: []string{"/dev/x"}, Leaving: []string{"/dev/y", "/dev/z"}, Reduce: []string{"/dev/y"}, Wipe: []string{"/dev/v"}, Ready: true, Reason: v1alpha1.ReasonPoolReady}, true)
+	if !used.Ready || len(used.Extend) > 0 || len(used.Reduce) > 0 || len(used.Wipe) > 0 || len(used.Leaving) != 2 {
 		t.Errorf("an existing pool: %+v", used)
 	}
 }

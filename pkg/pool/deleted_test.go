@@ -17,6 +17,7 @@ import (
 
 // had is what a node has of volumes.
 type had struct {
+	left  []volume.LeftCache
 	held  map[volume.ID]bool
 	err   error
 	kept  []volume.KeptCache
@@ -24,7 +25,9 @@ type had struct {
 }
 
 func (h *had) Holds(_ context.Context, d volume.Deletion) (bool, error) { return h.held[d.ID], h.err }
-func (h *had) Kept() ([]volume.KeptCache, bool)                         { return h.kept, h.known }
+func (h *had) Left(context.Context, []string) []volume.LeftCache        { return h.left }
+
+func (h *had) Kept() ([]volume.KeptCache, bool) { return h.kept, h.known }
 
 // TestReportCaches: what was deleted is acknowledged when nothing is left of it, and what is
 // kept is shown, and told of once, as soon as the node knows.

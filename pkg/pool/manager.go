@@ -33,6 +33,9 @@ type View struct {
 	VG          string
 	Devices     []string
 	ExtentBytes int64
+	// Leaving are those of Devices that are to be out of the pool: nothing is made on them, and
+	// they count neither as capacity nor as free.
+	Leaving []string
 	// LogicalBlock is the largest logical block of the devices, in bytes; 0 if that is
 	// not known.
 	LogicalBlock int
@@ -77,6 +80,8 @@ type Config struct {
 	// StreamPublicKey is what the plugin proves itself by to other nodes' plugins, "" if it listens
 	// nowhere for them; nil is "".
 	StreamPublicKey func() string
+	// StateDir is the plugin's directory on the node.
+	StateDir string
 	// LoginPublicKey is the public half of the node's key for logins to the storage server.
 	LoginPublicKey string
 	// Health asks a device for its health and wear; nil asks none.
@@ -98,6 +103,9 @@ type Caches interface {
 	// Kept are the caches that wait for an administrator; known is false while the node
 	// has not looked at all of them.
 	Kept() (list []volume.KeptCache, known bool)
+	// Left says what becomes of the caches of which these are logical volumes, which lie on a
+	// device that is to be out of the pool.
+	Left(ctx context.Context, lvs []string) []volume.LeftCache
 }
 
 // RetainedCacheBytes reports how much of the pool clean retained caches occupy.
@@ -169,7 +177,8 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 	}
 	dctx, cancel := context.WithTimeout(ctx, devicesTimeout)
 	mayTake := apiErr == nil && (chooseErr == nil || !obj.FromFlags())
-	st := m.reconcileDevices(dctx, spec, mayTake)
+	known := mayTake || m.spec.Load() != nil
+	st := m.reconcileDevices(dctx, spec, mayTake, known)
 	cancel()
 	m.view.Store(&st.view)
 	if apiErr != nil {
@@ -203,20 +212,27 @@ type outcome struct {
 	reason, message string
 	devices         []DeviceFacts
 	size, free      int64
+	// left are devices that were taken out.
+	left []string
 }
 
-func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolSpec, mayTake bool) outcome {
+// reconcileDevices makes the devices what spec says. mayTake is false if none may be taken, or taken
+// out; known is false if spec may not be what somebody has said of this node.
+func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolSpec, mayTake, known bool) outcome {
 	vg := VolumeGroup(m.Node)
 	f, err := m.gather(ctx, spec, vg)
 	if err != nil {
 		return m.failed(err)
+	}
+	if !known {
+		stay(f)
 	}
 	p := decide(spec, f)
 	if !mayTake {
 		p = withoutTaking(p, f.VGExists)
 	}
 	o := outcome{reason: p.Reason, message: p.Message, devices: f.Devices}
-	o.view = View{Ready: p.Ready, Devices: usable(f.Devices), LogicalBlock: logicalBlock(f.Devices)}
+	o.view = View{Ready: p.Ready, Devices: usable(f.Devices), Leaving: p.Leaving, LogicalBlock: logicalBlock(f.Devices)}
 	if !p.Ready {
 		o.view.Problem = p.Message
 	}
@@ -227,6 +243,13 @@ func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolS
 	if err := m.act(ctx, vg, p); err != nil {
 		return m.failed(err)
 	}
+	if o.left = m.leave(ctx, vg, p, f.Devices); len(o.left) > 0 {
+		o.view.Devices = usable(f.Devices)
+		o.view.Leaving = slices.DeleteFunc(p.Leaving, func(d string) bool { return slices.Contains(o.left, d) })
+		if p.Dissolve {
+			o.view.VG = ""
+		}
+	}
 	if o.view.VG == "" {
 		return o
 	}
@@ -235,11 +258,16 @@ func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolS
 		return m.failed(err)
 	}
 	o.size, o.free = report.SizeBytes, report.FreeBytes
-	o.view.CapacityBytes, o.view.FreeBytes = report.SizeBytes, report.FreeBytes
+	if len(o.view.Leaving) > 0 {
+		if o.size, o.free, err = m.room(ctx, vg, o.view.Staying()); err != nil {
+			return m.failed(err)
+		}
+	}
+	o.view.CapacityBytes, o.view.FreeBytes = o.size, o.free
 	if o.view.RetainedCacheBytes, err = m.retainedCache(); err != nil {
 		return m.failed(err)
 	}
-	o.view.ExtentBytes, o.view.Copies, o.view.Stripes = report.ExtentBytes, 1, len(o.view.Devices)
+	o.view.ExtentBytes, o.view.Copies, o.view.Stripes = report.ExtentBytes, 1, len(o.view.Staying())
 	o.view.NamespaceSharePercent = spec.NamespaceSharePercent
 	if spec.Redundancy == v1alpha1.RedundancyMirror {
 		o.view.Mirror, o.view.Copies, o.view.Stripes = true, 2, 1
@@ -271,11 +299,21 @@ func (m *Manager) act(ctx context.Context, vg string, p plan) error {
 	return nil
 }
 
+// used reports whether the pool may use a device.
+func (d DeviceFacts) used() bool { return d.InPool || d.Problem == "" && !d.Evacuate && !d.Noted }
+
+// stay has nothing leave.
+func stay(f facts) {
+	for i := range f.Devices {
+		f.Devices[i].Evacuate = f.Devices[i].Evacuate && !f.Devices[i].InPool
+	}
+}
+
 // usable returns the paths of the devices that the pool may use.
 func usable(devs []DeviceFacts) []string {
 	var out []string
 	for _, d := range devs {
-		if d.InPool || d.Problem == "" {
+		if d.used() {
 			out = append(out, d.Path)
 		}
 	}
@@ -286,7 +324,7 @@ func usable(devs []DeviceFacts) []string {
 func logicalBlock(devs []DeviceFacts) int {
 	n := 0
 	for _, d := range devs {
-		if d.InPool || d.Problem == "" {
+		if d.used() {
 			n = max(n, d.LogicalBlock)
 		}
 	}
@@ -295,7 +333,7 @@ func logicalBlock(devs []DeviceFacts) int {
 
 // gather looks at every device that the spec matches.
 func (m *Manager) gather(ctx context.Context, spec v1alpha1.CachePoolSpec, vg string) (facts, error) {
-	paths, named, err := expand(spec.Devices)
+	paths, named, evacuate, err := m.matched(spec)
 	if err != nil {
 		return facts{}, err
 	}
@@ -312,15 +350,15 @@ func (m *Manager) gather(ctx context.Context, spec v1alpha1.CachePoolSpec, vg st
 	if err != nil {
 		return facts{}, err
 	}
+	announced := m.View().Leaving
 	for _, path := range paths {
-		d := DeviceFacts{Path: path}
-		switch group := groupOf(pvs, path); {
-		case group == vg:
-			d.InPool = true
-		case strings.HasPrefix(group, VolumeGroupPrefix):
-			d.Problem = fmt.Sprintf("%s (volume group %s), and may have unflushed writes: docs/how-to/prepare-ssds.md, Take over the SSDs of another node", v1alpha1.MessageForeignDevice, group)
-		default:
-			d.Problem = m.problem(ctx, path, named[path])
+		d := DeviceFacts{Path: path, Evacuate: evacuate[path], Announced: slices.Contains(announced, path)}
+		pv := pvOf(pvs, path)
+		if d.InPool = pv.VG == vg; d.InPool {
+			d.UUID, d.UsedBytes = pv.UUID, pv.SizeBytes-pv.FreeBytes
+		}
+		if err := m.refuse(ctx, &d, pv, named[path]); err != nil {
+			return facts{}, err
 		}
 		if size, err := blockdev.Size(path); err == nil {
 			d.SizeBytes = size
@@ -336,13 +374,49 @@ func (m *Manager) gather(ctx context.Context, spec v1alpha1.CachePoolSpec, vg st
 	return f, nil
 }
 
-// groupOf is the volume group that a device is of, "" if it is of none.
-func groupOf(pvs []lvm.PV, path string) string {
+// matched returns the devices that the spec matches, those of them that it names, and those that are to
+// be out of the pool. A device that is only to be out is looked at as the others: the group is not
+// whole without it.
+func (m *Manager) matched(spec v1alpha1.CachePoolSpec) (paths []string, named, evacuate map[string]bool, err error) {
+	wanted, named, err := expand(spec.Devices)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	out, _, err := expand(spec.Evacuate)
+	evacuate = map[string]bool{}
+	for _, path := range out {
+		evacuate[path] = true
+	}
+	paths = slices.Concat(wanted, out)
+	slices.Sort(paths)
+	return slices.Compact(paths), named, evacuate, err
+}
+
+// refuse notes why a device outside of the pool is not taken.
+func (m *Manager) refuse(ctx context.Context, d *DeviceFacts, pv lvm.PV, named bool) (err error) {
+	switch {
+	case d.InPool:
+		return nil
+	case strings.HasPrefix(pv.VG, VolumeGroupPrefix):
+		d.Problem = fmt.Sprintf("%s (volume group %s), and may have unflushed writes: docs/how-to/prepare-ssds.md, Take over the SSDs of another node", v1alpha1.MessageForeignDevice, pv.VG)
+		return nil
+	case pv.Device != "" && pv.VG == "":
+		d.UUID = pv.UUID
+		if d.Noted, err = m.noted(pv.UUID); d.Noted || err != nil {
+			return err
+		}
+	}
+	d.Problem = m.problem(ctx, d.Path, named)
+	return nil
+}
+
+// pvOf is the physical volume on a device, without a name if there is none.
+func pvOf(pvs []lvm.PV, path string) lvm.PV {
 	i := slices.IndexFunc(pvs, func(pv lvm.PV) bool { return canonical(pv.Device) == path })
 	if i < 0 {
-		return ""
+		return lvm.PV{}
 	}
-	return pvs[i].VG
+	return pvs[i]
 }
 
 // canonical resolves the name that LVM gives a device: one of the device mapper has a

@@ -52,11 +52,13 @@ func (m *Manager) report(ctx context.Context, obj *v1alpha1.CachePool, o outcome
 		st.StreamPublicKey = m.StreamPublicKey()
 	}
 	st.Devices = nil
+	evacuations := m.evacuations(ctx, o)
+	m.notifyEvacuated(obj, o.left)
 	for _, d := range o.devices {
 		size := d.SizeBytes
 		health := o.view.Health[d.Path]
 		st.Devices = append(st.Devices, v1alpha1.CachePoolDevice{
-			Path: d.Path, SizeBytes: &size, Message: d.Problem, Health: DeviceHealth(health.Verdict), WearPercent: health.WearPercent,
+			Path: d.Path, SizeBytes: &size, Message: d.message(), Evacuation: evacuations[d.Path], Health: DeviceHealth(health.Verdict), WearPercent: health.WearPercent,
 		})
 	}
 	setCondition(obj, v1alpha1.ConditionReady, o.view.Ready, o.reason, o.message)
@@ -74,6 +76,17 @@ func (m *Manager) report(ctx context.Context, obj *v1alpha1.CachePool, o outcome
 		return fmt.Errorf("report pool: %w", err)
 	}
 	return nil
+}
+
+// message says why a device is not used, "" if it is.
+func (d DeviceFacts) message() string {
+	switch {
+	case d.InPool || !d.Evacuate:
+		return d.Problem
+	case d.Problem == "":
+		return "is out of the pool, and blank: spec.evacuate names it"
+	}
+	return "is out of the pool, since spec.evacuate names it; " + d.Problem
 }
 
 func (m *Manager) reportHostTools(obj *v1alpha1.CachePool) {

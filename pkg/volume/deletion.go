@@ -22,3 +22,13 @@ type KeptCache struct {
 	// Why says in words for people why it is neither flushed nor wiped.
 	Why string
 }
+
+// LeftCache is a cache on a device that is to be out of the pool.
+type LeftCache struct {
+	// Name is that of the volume, or of a logical volume that is of none.
+	Name string
+	// Waits is true if it does not leave by itself, or not yet.
+	Waits bool
+	// Why says in words for people what becomes of it, or what it waits for.
+	Why string
+}

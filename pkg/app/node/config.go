@@ -51,8 +51,10 @@ type Config struct {
 	// StateDir holds the journal. It must outlive the pod and the machine's
 	// reboots.
 	StateDir string
-	// PoolDevices are paths or globs, PoolRedundancy none or mirror.
+	// PoolDevices are paths or globs, and so are PoolEvacuate, those that are to be out of the
+	// pool; PoolRedundancy is none or mirror.
 	PoolDevices    stringList
+	PoolEvacuate   stringList
 	PoolRedundancy string
 	// Pools take their place on nodes with certain labels.
 	Pools choiceList
@@ -167,8 +169,9 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.RegistrationDir, "registration-dir", "", "kubelet's plugins_registry `directory`, as mounted here")
 	fs.StringVar(&c.StateDir, "state-dir", "/var/lib/nearflash", "`directory` of the journal; it must survive pods and reboots")
 	fs.Var(&c.PoolDevices, "pool-devices", "`path` or glob of the SSDs that hold caches (repeatable)")
+	fs.Var(&c.PoolEvacuate, "pool-evacuate", "`path` or glob of SSDs that are to be out of the pool: caches leave them, and they are taken out (repeatable)")
 	fs.StringVar(&c.PoolRedundancy, "pool-redundancy", string(v1alpha1.RedundancyNone), "none (stripes) or mirror")
-	fs.Var(&c.Pools, "pool", "`JSON` with nodeSelector, devices and redundancy: what takes the place of --pool-devices and --pool-redundancy on a node that has these labels (repeatable, the first that matches counts)")
+	fs.Var(&c.Pools, "pool", "`JSON` with nodeSelector, devices, evacuate and redundancy: what takes the place of --pool-devices, --pool-evacuate and --pool-redundancy on a node that has these labels (repeatable, the first that matches counts)")
 	fs.UintVar(&c.NamespaceShare, "namespace-share-percent", 0, "how much of the pool the caches of one namespace may take, in percent; 0 is no limit")
 	fs.Var(&c.WithoutTargets, "without-targets", "for tests: `targets` of the kernel that count as absent, so that no cache moves by clone: "+strings.Join(preflight.MoveTargets(), ","))
 	fs.BoolVar(&c.UdevRule, "udev-rule", false, "write a rule of udev to "+hosttools.RuleDir+" that keeps the host's tools away from volumes; false removes it")
@@ -253,6 +256,7 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("--figures-socket %q: accepted is an absolute path", c.FiguresSocket))
 	}
 	errs = append(errs, validatePool("--pool-devices", c.PoolDevices, "--pool-redundancy", c.PoolRedundancy)...)
+	errs = append(errs, validatePaths("--pool-evacuate", c.PoolEvacuate)...)
 	for _, p := range c.Pools {
 		errs = append(errs, validateChoice(p)...)
 	}
@@ -276,19 +280,25 @@ func (c *Config) Validate() error {
 
 // validatePool checks what one kind of nodes has, under the names of the flags that say it.
 func validatePool(devicesFlag string, devices []string, redundancyFlag, redundancy string) []error {
-	var errs []error
-	for _, d := range devices {
-		if !strings.HasPrefix(d, "/dev/") {
-			errs = append(errs, fmt.Errorf("%s %q: accepted are paths and globs below /dev", devicesFlag, d))
-		}
-		if _, err := filepath.Match(d, ""); err != nil {
-			errs = append(errs, fmt.Errorf("%s %q: %w", devicesFlag, d, err))
-		}
-	}
+	errs := validatePaths(devicesFlag, devices)
 	switch v1alpha1.Redundancy(redundancy) {
 	case v1alpha1.RedundancyNone, v1alpha1.RedundancyMirror:
 	default:
 		errs = append(errs, fmt.Errorf("%s %q: accepted are none, mirror", redundancyFlag, redundancy))
+	}
+	return errs
+}
+
+// validatePaths checks paths of devices that a flag says.
+func validatePaths(flag string, devices []string) []error {
+	var errs []error
+	for _, d := range devices {
+		if !strings.HasPrefix(d, "/dev/") {
+			errs = append(errs, fmt.Errorf("%s %q: accepted are paths and globs below /dev", flag, d))
+		}
+		if _, err := filepath.Match(d, ""); err != nil {
+			errs = append(errs, fmt.Errorf("%s %q: %w", flag, d, err))
+		}
 	}
 	return errs
 }
@@ -301,6 +311,7 @@ func validateChoice(p pool.Choice) []error {
 	if _, err := labels.ValidatedSelectorFromSet(p.NodeSelector); err != nil {
 		errs = append(errs, fmt.Errorf("--pool nodeSelector %v: accepted are labels of nodes: %w", p.NodeSelector, err))
 	}
+	errs = append(errs, validatePaths("--pool evacuate", p.Evacuate)...)
 	return append(errs, validatePool("--pool devices", p.Devices, "--pool redundancy", cmp.Or(string(p.Redundancy), string(v1alpha1.RedundancyNone)))...)
 }
 

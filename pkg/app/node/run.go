@@ -223,9 +223,9 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config, h host) (*p
 		return nil, err
 	}
 	p.pool = pool.NewManager(pool.Config{
-		Node:         cfg.NodeName,
-		Default:      v1alpha1.CachePoolSpec{Devices: cfg.PoolDevices, Redundancy: v1alpha1.Redundancy(cfg.PoolRedundancy), NamespaceSharePercent: int32(cfg.NamespaceShare)},
-		Choices:      cfg.Pools,
+		Node:    cfg.NodeName,
+		Default: v1alpha1.CachePoolSpec{Devices: cfg.PoolDevices, Evacuate: cfg.PoolEvacuate, Redundancy: v1alpha1.Redundancy(cfg.PoolRedundancy), NamespaceSharePercent: int32(cfg.NamespaceShare)},
+		Choices: cfg.Pools, StateDir: cfg.StateDir,
 		Labels:       func(ctx context.Context) (map[string]string, error) { return nodeLabels(ctx, api, cfg.NodeName) },
 		InitiatorIQN: p.initiator, InitiatorUnknown: p.noInitiator != nil, LoginPublicKey: p.loginKey.Public(), Preflight: p.problems, HostTools: p.hostProblems, Events: recorder, StreamPublicKey: p.streamPublicKey,
 		Health: h.health,

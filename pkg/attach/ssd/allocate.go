@@ -45,9 +45,17 @@ func (g *Group) Blank(ctx context.Context, vg string, id volume.ID, meta bool) (
 	return c, nil
 }
 
-// Create makes logical volumes, in their order. Errors: lvm.ErrNoSpace.
+// Create makes logical volumes, in their order, and none on a device that is to leave the pool.
+// Errors: lvm.ErrNoSpace.
 func (g *Group) Create(ctx context.Context, specs []lvm.CreateSpec) error {
+	v := g.Pool.View()
 	for _, spec := range specs {
+		if len(v.Leaving) > 0 && len(spec.Devices) == 0 {
+			spec.Devices = v.Staying()
+		}
+		if len(v.Leaving) > 0 && len(spec.Devices) == 0 {
+			return fmt.Errorf("%w: all devices are to leave the pool", lvm.ErrNoSpace)
+		}
 		if err := g.LVM.CreateLV(ctx, spec); err != nil {
 			return err
 		}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"k8s.io/klog/v2"
+
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
@@ -33,6 +35,8 @@ type Facts struct {
 	ActivationCount int64
 	// Mirrored is Cache.Mirrored.
 	Mirrored bool
+	// Leaving is true when a part lies on an SSD that is to leave the pool.
+	Leaving bool
 	// Hydration is true when the logical volume of an unfinished hydration exists.
 	Hydration bool
 }
@@ -76,7 +80,12 @@ func (g *Group) Find(ctx context.Context, id volume.ID) (Cache, error) {
 	if err != nil {
 		return Cache{}, fmt.Errorf("cache of volume %s: %w", id, err)
 	}
-	if !c.Facts.Whole {
+	leaving, err := g.OnLeaving(ctx)
+	if err != nil {
+		// It is used where it is, then, and leaves later.
+		klog.FromContext(ctx).Error(err, "Whether a cache has to leave its devices is not known", "volume", id)
+	}
+	if c.Facts.Leaving = leaving[id]; !c.Facts.Whole {
 		return c, nil
 	}
 	if !c.Active() {
@@ -84,7 +93,7 @@ func (g *Group) Find(ctx context.Context, id volume.ID) (Cache, error) {
 			return c, err
 		}
 	}
-	c.Facts.Apart, c.Facts.Mirrored = g.Apart(c), c.Mirrored()
+	c.Facts.Apart, c.Facts.Mirrored, c.Facts.Leaving = g.Apart(c), c.Mirrored(), leaving[id]
 	sb, err := g.Stack.ReadSuperblock(c.Meta.DevPath())
 	switch {
 	case errors.Is(err, devmapper.ErrNoSuperblock):

@@ -9,8 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/pool"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // ErrApart: data and map of a cache are on different SSDs (states.md, Names on the host).
@@ -40,7 +42,7 @@ func (p Place) Apply(specs []lvm.CreateSpec) []lvm.CreateSpec {
 // room: all of them.
 func OnlyPlace(v pool.View) (Place, bool) {
 	if v.Mirror {
-		return Place{Mirror: true, Stripes: 1}, len(v.Devices) <= 2
+		return Place{Mirror: true, Stripes: 1}, len(v.Staying()) <= 2
 	}
 	return Place{Stripes: max(v.Stripes, 1)}, true
 }
@@ -76,9 +78,9 @@ func ChoosePlace(v pool.View, room map[string]int64, sizes []int64) (Place, bool
 	return Place{}, false
 }
 
-// Rooms are the SSDs of the pool, each with its size and what is free of it.
+// Rooms are the SSDs that stay in the pool, each with its size and what is free of it.
 func (g *Group) Rooms(ctx context.Context, v pool.View) (free, size map[string]int64, err error) {
-	pvs, err := g.LVM.PVs(ctx, v.Devices)
+	pvs, err := g.LVM.PVs(ctx, v.Staying())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -144,4 +146,26 @@ func GrowsOn(v pool.View, free map[string]int64, on []string, bytes int64) bool 
 		bytes = RoundUp(bytes, max(v.ExtentBytes, 1)*stripes) / stripes
 	}
 	return !slices.ContainsFunc(on, func(d string) bool { return free[d] < bytes })
+}
+
+// OnLeaving are the volumes of which something lies on an SSD that is to leave the pool, by LVM's
+// word.
+func (g *Group) OnLeaving(ctx context.Context) (map[volume.ID]bool, error) {
+	v := g.Pool.View()
+	if len(v.Leaving) == 0 || v.VG == "" {
+		return nil, nil
+	}
+	on, err := g.LVM.OnDevices(ctx, v.VG)
+	if err != nil {
+		return nil, err
+	}
+	out := map[volume.ID]bool{}
+	for _, device := range v.Leaving {
+		for _, name := range on[device] {
+			for _, id := range layout.IDs([]lvm.LV{{Name: name}}) {
+				out[id] = true
+			}
+		}
+	}
+	return out, nil
 }

@@ -31,7 +31,7 @@ func Conformance(t *testing.T, r Rig) {
 		name string
 		do   func(suite)
 	}{
-		{"Groups", suite.groups}, {"Volumes", suite.volumes}, {"Tags", suite.tags}, {"Room", suite.room}, {"Busy", suite.busy},
+		{"Groups", suite.groups}, {"Volumes", suite.volumes}, {"Tags", suite.tags}, {"Room", suite.room}, {"Busy", suite.busy}, {"Leave", suite.leave},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.do(suite{conform.T{T: t}, r}) }) {
 			c.Fatalf("what comes after %s rests on it", step.name)
@@ -150,6 +150,61 @@ func (c suite) room() {
 	c.Want("some more", c.create("two", mib), lvm.ErrNoSpace)
 	c.Want("grow", c.Client.ExtendLV(ctx, group, "one", vg.FreeBytes+mib), lvm.ErrNoSpace)
 	c.Must("remove", c.Client.RemoveLVs(ctx, group, "one"))
+}
+
+// Refused fails the test if something was done that must not be.
+func (c suite) Refused(what string, err error) {
+	c.Helper()
+	if err == nil {
+		c.Errorf("%s: no error", what)
+	}
+}
+
+// leave takes devices out of the group, and puts them in again.
+func (c suite) leave() {
+	ctx := c.Context()
+	one, two := c.Devices[0], c.Devices[1]
+	c.Must("on one", c.create("one", mib, func(s *lvm.CreateSpec) { s.Devices = []string{one} }))
+	c.Must("on both", c.create("two", 8*mib, func(s *lvm.CreateSpec) { s.Stripes = 2 }))
+	c.Must("on both again", c.create("three", 4*mib, func(s *lvm.CreateSpec) { s.Mirror = true }))
+	on, err := c.Client.OnDevices(ctx, group)
+	c.Must("on devices", err)
+	if !slices.Equal(on[one], []string{"one", "three", "two"}) || !slices.Equal(on[two], []string{"three", "two"}) || len(on) != 2 {
+		c.Errorf("on devices: %v", on)
+	}
+	_, err = c.Client.OnDevices(ctx, "none")
+	c.Want("devices of no group", err, lvm.ErrNotFound)
+	c.Want("take a device out that is in use", c.Client.ReduceVG(ctx, group, two), lvm.ErrBusy)
+	c.Refused("remove a group with volumes", c.Client.RemoveVG(ctx, group))
+	c.Must("remove", c.Client.RemoveLVs(ctx, group, "two", "three"))
+	c.Must("take a device out", c.Client.ReduceVG(ctx, group, two))
+	c.Refused("take it out again", c.Client.ReduceVG(ctx, group, two))
+	c.Refused("take the last one out", c.Client.ReduceVG(ctx, group, one))
+	c.out(two)
+	c.Refused("remove a physical volume of the group", c.Client.RemovePV(ctx, one))
+	c.Must("remove", c.Client.RemoveLVs(ctx, group, "one"))
+	c.Must("put it in", c.Client.ExtendVG(ctx, group, []string{two}))
+	c.Must("remove the group", c.Client.RemoveVG(ctx, group))
+	c.Want("remove it again", c.Client.RemoveVG(ctx, group), lvm.ErrNotFound)
+	c.out(one)
+	c.out(two)
+	c.Must("make it anew", c.Client.CreateVG(ctx, group, c.Devices))
+}
+
+// out makes a device blank that is of no group any more.
+func (c suite) out(device string) {
+	c.Helper()
+	ctx := c.Context()
+	pvs, err := c.Client.PVs(ctx, []string{device})
+	c.Must("physical volumes", err)
+	if len(pvs) != 1 || pvs[0].VG != "" || pvs[0].UUID == "" {
+		c.Errorf("a physical volume of no group: %+v", pvs)
+	}
+	c.Must("remove physical volume", c.Client.RemovePV(ctx, device))
+	c.Refused("remove it again", c.Client.RemovePV(ctx, device))
+	if blank, why, err := c.Client.Blank(ctx, device); !blank || err != nil {
+		c.Errorf("%s, which was taken out: blank %t, %s, %v", device, blank, why, err)
+	}
 }
 
 func (c suite) busy() {

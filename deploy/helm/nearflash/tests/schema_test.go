@@ -31,6 +31,8 @@ func TestBadValues(t *testing.T) {
 		"unknown nested key":             {[]string{"--set", "node.pool.device=/dev/sdb"}, "'/node/pool': additional properties 'device' not allowed"},
 		"pool of all nodes":              {[]string{"--set-json", `node.pools=[{"nodeSelector":{},"devices":[]}]`}, "'/node/pools/0/nodeSelector'"},
 		"pool without devices":           {[]string{"--set-json", `node.pools=[{"nodeSelector":{"a":"b"}}]`}, "'/node/pools/0': missing property 'devices'"},
+		"device to evacuate":             {[]string{"--set-json", `node.pool.evacuate=["nvme0n1"]`}, "'/node/pool/evacuate/0'"},
+		"pool's device to evacuate":      {[]string{"--set-json", `node.pools=[{"nodeSelector":{"a":"b"},"devices":[],"evacuate":["nvme0n1"]}]`}, "'/node/pools/0/evacuate/0'"},
 		"pool's device":                  {[]string{"--set-json", `node.pools=[{"nodeSelector":{"a":"b"},"devices":["nvme0n1"]}]`}, "'/node/pools/0/devices/0'"},
 		"unknown sidecar":                {[]string{"--set", "images.registrar=a:b"}, "'/images': additional properties 'registrar' not allowed"},
 		"image without tag":              {[]string{"--set", "images.node=nearflash-node"}, "'/images/node'"},
