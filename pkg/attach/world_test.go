@@ -190,6 +190,8 @@ type host struct {
 	got atomic.Int64
 	// ice is what is frozen.
 	ice ice
+	// second is a second SSD of its pool, "" if it has one.
+	second string
 	*plugin
 }
 
@@ -219,8 +221,17 @@ func (w *world) host(name string) *host {
 // lvmClient is LVM on the node's SSD.
 func (h *host) lvmClient(step blockdevtest.Step) lvm.Client {
 	c := h.lvm.Client(step)
-	c.SetDevices([]string{ssdPath})
+	c.SetDevices(poolOf{h.second}.View().Devices)
 	return c
+}
+
+// pair gives the node a second SSD, of which its pool makes no mirror by itself.
+func (h *host) pair() {
+	h.w.t.Helper()
+	h.second = "/dev/nvme1n1"
+	h.machine.Add("259:1", h.second, h.w.disk(64*mib))
+	h.w.must("volume group", h.lvmClient(nil).ExtendVG(h.w.ctx, vgName, []string{h.second}))
+	h.start()
 }
 
 // tempDir is in memory where the system has such a folder: a journal on a disk takes most
@@ -313,7 +324,7 @@ func (h *host) start() {
 	config := attach.Config{Node: h.name, Boot: fmt.Sprint("boot-", h.boots), PollInterval: time.Microsecond, Sysfs: h.dir}
 	deps := attach.Deps{
 		DM: h.kernel.Client(g.step), LVM: h.lvmClient(g.step), Blocks: blocks,
-		Owned: owned{h}, Transport: initiator{h, g.step}, FS: filesystems{h, g.step}, Journal: entries, Pool: poolOf{}, Locks: &keylock.Set{},
+		Owned: owned{h}, Transport: initiator{h, g.step}, FS: filesystems{h, g.step}, Journal: entries, Pool: poolOf{h.second}, Locks: &keylock.Set{},
 		Records:      records.New(stepping(h.w.api, g.step), recorder, time.Now),
 		CacheProblem: func(context.Context) string { return "" }, Freezer: freezer{h, g.step},
 	}
@@ -404,13 +415,17 @@ func (o owned) List(ctx context.Context) ([]volume.Volume, error) {
 // Changed implements attach.OwnedRecords.
 func (owned) Changed() <-chan struct{} { return nil }
 
-// poolOf is a pool of one SSD.
-type poolOf struct{}
+// poolOf is a pool of one SSD, or of two.
+type poolOf struct{ second string }
 
 func (poolOf) Deletions(context.Context) ([]volume.Deletion, error) { return nil, nil }
 
-func (poolOf) View() pool.View {
-	return pool.View{Ready: true, VG: vgName, Devices: []string{ssdPath}, ExtentBytes: 4 * mib, LogicalBlock: 512, Copies: 1, Stripes: 1, CapacityBytes: 60 * mib}
+func (p poolOf) View() pool.View {
+	v := pool.View{Ready: true, VG: vgName, Devices: []string{ssdPath}, ExtentBytes: 4 * mib, LogicalBlock: 512, Copies: 1, Stripes: 1, CapacityBytes: 60 * mib}
+	if p.second != "" {
+		v.Devices, v.Stripes, v.CapacityBytes = append(v.Devices, p.second), 2, 2*v.CapacityBytes
+	}
+	return v
 }
 
 // places are where the pod may write.

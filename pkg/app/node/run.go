@@ -321,7 +321,7 @@ func retainedCacheBytes(entries *journal.Store[state.Entry]) pool.RetainedCacheB
 		var sum int64
 		for _, e := range list {
 			if e.State == state.Retained || e.State == state.Prewarmed {
-				sum += e.CacheBytes()
+				sum += e.PoolBytes()
 			}
 		}
 		return sum, err
