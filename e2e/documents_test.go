@@ -118,6 +118,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 				"kubectl nearflash abandon": {left: "nothing is to be abandoned; docs/how-to/abandon-writes.md"},
 				"cat /sys/fs/cgroup":        {on: nodeA}, "dmsetup ls": {on: nodeA},
 				"kubectl nearflash discard": {left: "nothing is kept; docs/how-to/recover-a-lost-cluster.md"},
+				"kubectl edit cvol":         {left: "an editor waits for somebody"},
 			}},
 			{path: "docs/how-to/change-a-cache.md", steps: map[string]step{
 				"kubectl nearflash resize -n shop data 20Gi": {before: cached},

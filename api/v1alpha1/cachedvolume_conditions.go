@@ -27,14 +27,14 @@ const (
 	// ReasonBlockSizeTooLarge: the SSD's logical block is larger than the volume's, and a
 	// filesystem made for the smaller one does not work above the larger.
 	ReasonBlockSizeTooLarge = "BlockSizeTooLarge"
-	// ReasonMirrorDegraded: a writeback volume writes through while its pool has lost
-	// one of its copies.
+	// ReasonMirrorDegraded: a writeback volume writes through while one of the two copies of its
+	// cache is lost, or out of date.
 	ReasonMirrorDegraded = "MirrorDegraded"
 
 	// ReasonDeviceEvacuated: the cache has left an SSD that is to be out of the pool
 	// (spec.evacuate of the node's CachePool), and another one is not made yet.
 	ReasonDeviceEvacuated = "DeviceEvacuated"
-	// ReasonNotMirrored: the volume asks for a mirrored cache, and the node's pool is no mirror.
+	// ReasonNotMirrored: the volume asks for a mirrored cache, and the node's pool has one SSD.
 	ReasonNotMirrored = "NotMirrored"
 	// ReasonFlushesDropped: the cache takes writes in mode writeback-unsafe.
 	ReasonFlushesDropped = "FlushesDropped"

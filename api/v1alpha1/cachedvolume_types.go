@@ -178,7 +178,7 @@ type CachedVolumeSpec struct {
 	AcceptDirtyLoss DirtyLoss `json:"acceptDirtyLoss,omitempty"`
 
 	// redundancy mirror asks for a cache with two copies on different SSDs: on a node whose pool
-	// is no mirror the volume has no cache. It is kept, without effect, while cacheMode is none;
+	// has one SSD the volume has no cache. It is kept, without effect, while cacheMode is none;
 	// none, or absent, leaves it to the pool.
 	// +optional
 	Redundancy Redundancy `json:"redundancy,omitempty"`

@@ -91,7 +91,8 @@ type CachePoolSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^/dev/.+`
 	Evacuate []string `json:"evacuate,omitempty"`
 
-	// redundancy selects striping or mirroring over the devices.
+	// redundancy selects striping or mirroring over the devices. In a pool of two devices or more
+	// the caches of volumes that ask for it are mirrored also with none.
 	// +optional
 	// +default="none"
 	Redundancy Redundancy `json:"redundancy,omitempty"`

@@ -328,15 +328,23 @@ func TestKernelFailoverHydration(t *testing.T) {
 	v.remove()
 }
 
-// TestKernelMirrorDegraded: one SSD of a mirror fails below a writeback cache under
-// a verified load. No access fails; the volume is flushed and written through until
-// the mirror is whole.
+// TestKernelMirrorDegraded: one SSD of a mirror, which the pool is or which the volume has asked for, fails
+// below a writeback cache under a verified load. No access fails; the volume is flushed and written
+// through until the mirror is whole.
 func TestKernelMirrorDegraded(t *testing.T) {
+	for name, redundancy := range redundancies {
+		t.Run(name, func(t *testing.T) { mirrorDegraded(t, redundancy) })
+	}
+}
+
+func mirrorDegraded(t *testing.T, redundancy v1alpha1.Redundancy) {
 	m := newMachine(t)
 	spec := onFrailSSD(m)
-	spec.Devices, spec.Redundancy = append(spec.Devices, ssdTwo), v1alpha1.RedundancyMirror
+	spec.Devices, spec.Redundancy = append(spec.Devices, ssdTwo), redundancy
 	n := m.node(t.TempDir(), spec)
-	d := m.volume(n, "degraded", 128*mib, cached(volume.ModeWriteback, 32*mib))
+	asks := cached(volume.ModeWriteback, 32*mib)
+	asks.Mirror = redundancy == v1alpha1.RedundancyNone
+	d := m.volume(n, "degraded", 128*mib, asks)
 	d.req.Block = true
 	d.stage()
 	d.change()

@@ -63,23 +63,38 @@ func (d *disk) wantTogether(what string) (on []string) {
 }
 
 // TestKernelPlaceMirror: the two copies of data and map of a cache are on the same two of
-// three SSDs, also when the cache grows.
+// three SSDs, also when the cache grows, in a pool that is a mirror and for volumes that ask for one.
 func TestKernelPlaceMirror(t *testing.T) {
+	for name, redundancy := range redundancies {
+		t.Run(name, func(t *testing.T) { placeMirror(t, redundancy) })
+	}
+}
+
+func placeMirror(t *testing.T, redundancy v1alpha1.Redundancy) {
 	m := newMachine(t)
-	n := m.node(t.TempDir(), v1alpha1.CachePoolSpec{Devices: smallSSDs(m, 3), Redundancy: v1alpha1.RedundancyMirror})
+	n := m.node(t.TempDir(), v1alpha1.CachePoolSpec{Devices: smallSSDs(m, 3), Redundancy: redundancy})
+	spec := cached(volume.ModeWriteback, 32*mib)
+	spec.Mirror = redundancy == v1alpha1.RedundancyNone
 	var disks []*disk
 	for i := range 3 {
-		d := m.volume(n, fmt.Sprintf("triple-%d", i), 128*mib, cached(volume.ModeWriteback, 32*mib))
+		d := m.volume(n, fmt.Sprintf("triple-%d", i), 128*mib, spec)
 		d.req.Block = true
 		d.stage()
 		d.wantReport(v1alpha1.ReasonCacheActive)
-		d.wantTogether("made")
+		if on := d.wantTogether("made"); len(on) != 2 {
+			t.Errorf("made on %v, want two", on)
+		}
 		disks = append(disks, d)
 	}
 	for _, d := range disks {
 		d.ask(cacheBytes(48 * mib))
 		d.change()
-		d.wantTogether("grown")
+		if on := d.wantTogether("grown"); len(on) != 2 {
+			t.Errorf("grown on %v, want two", on)
+		}
+		if all, mirrored := d.mirrors(); all != 2 || mirrored != 2 {
+			t.Errorf("%d of %d logical volumes have two copies", mirrored, all)
+		}
 		data := pattern(1, 4*mib)
 		write(t, d.device(), data, 0, true)
 		d.unstage()

@@ -30,11 +30,14 @@ type cacheSpec struct {
 	hydrationBytes int64
 	// keep tells that the data volume is there, with what was prewarmed.
 	keep bool
+	// mirror asks for two copies, as the record does.
+	mirror bool
 }
 
-// cacheSpecOf is the spec of the cache that an entry speaks of.
-func cacheSpecOf(e *state.Entry, keep bool) cacheSpec {
-	return cacheSpec{id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: e.MetaBytes, dataBytes: e.DataBytes, originBytes: e.OriginBytes, hydrationBytes: hydrationBytes(e, e.DataBytes, e.ChunkSectors), keep: keep}
+// cacheSpecOf is the spec of the cache that an entry speaks of, in two copies if the record asks for
+// them.
+func cacheSpecOf(e *state.Entry, mirror, keep bool) cacheSpec {
+	return cacheSpec{mirror: mirror, id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: e.MetaBytes, dataBytes: e.DataBytes, originBytes: e.OriginBytes, hydrationBytes: hydrationBytes(e, e.DataBytes, e.ChunkSectors), keep: keep}
 }
 
 // hydrationBytes is the room for the metadata of an entry's hydration in a cache of that
@@ -69,7 +72,7 @@ type preallocated struct {
 // for the result, nil if there is none. The journal already says Staging, so that
 // whoever finds the volumes wipes them.
 func (a *Attacher) beginAllocate(ctx context.Context, s *staging) (wait func() *preallocated) {
-	e, view := s.entry, a.Pool.View()
+	e, view := s.entry, a.Pool.View().For(s.rec.Spec.Mirror)
 	if s.plan.Cache != planCreate || e.Prewarm != nil || s.rec.Spec.CapacityBytes == 0 || mayBeCoarse(view) {
 		return func() *preallocated { return nil }
 	}
@@ -78,7 +81,7 @@ func (a *Attacher) beginAllocate(ctx context.Context, s *staging) (wait func() *
 		return func() *preallocated { return nil } // the same error comes again
 	}
 	// The entry belongs to the hydration meanwhile.
-	out := &preallocated{cacheSpec: cacheSpec{id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: g.metaBytes, dataBytes: g.dataBytes, originBytes: s.rec.Spec.CapacityBytes, hydrationBytes: hydrationBytes(e, g.dataBytes, g.chunkSectors)}}
+	out := &preallocated{cacheSpec: cacheSpec{mirror: s.rec.Spec.Mirror, id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: g.metaBytes, dataBytes: g.dataBytes, originBytes: s.rec.Spec.CapacityBytes, hydrationBytes: hydrationBytes(e, g.dataBytes, g.chunkSectors)}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -129,7 +132,7 @@ func (got *preallocated) use(want cacheSpec) preallocUse {
 // newVolumes returns the logical volumes of a new cache: those that were made early, as
 // far as they are what is needed now.
 func (a *Attacher) newVolumes(ctx context.Context, s *staging, keep bool) (ssd.Cache, error) {
-	want, got := cacheSpecOf(s.entry, keep), s.preallocated
+	want, got := cacheSpecOf(s.entry, s.rec.Spec.Mirror, keep), s.preallocated
 	s.preallocated = nil
 	use := got.use(want)
 	if err := a.recordOrigin(ctx, got, want, use); err != nil {
@@ -172,7 +175,10 @@ func (a *Attacher) allocate(ctx context.Context, w cacheSpec) (ssd.Cache, error)
 		return ssd.Cache{}, err
 	}
 	defer unlock()
-	view, tags := a.Pool.View(), w.tags()
+	view, tags := a.Pool.View().For(w.mirror), w.tags()
+	if w.mirror && !view.Mirror {
+		return ssd.Cache{}, fmt.Errorf("%w: two copies need two SSDs", lvm.ErrNoSpace) // one has gone since it was decided
+	}
 	specs := w.specs(view, tags)
 	if w.keep {
 		var data lvm.LV
@@ -180,7 +186,7 @@ func (a *Attacher) allocate(ctx context.Context, w cacheSpec) (ssd.Cache, error)
 			err = a.createBeside(ctx, w.id, data, specs)
 		}
 	} else {
-		err = a.createPlaced(ctx, w.id, specs)
+		err = a.createPlaced(ctx, w.id, view, specs)
 	}
 	if err != nil {
 		return ssd.Cache{}, err
@@ -199,10 +205,10 @@ func (a *Attacher) allocateHydration(ctx context.Context, w cacheSpec) (ssd.Cach
 		return ssd.Cache{}, err
 	}
 	defer unlock()
-	view := a.Pool.View()
+	view := a.Pool.View().For(w.mirror)
 	w.keep = true
 	specs := w.specs(view, w.tags())[1:]
-	if err := a.keepShare(ctx, w.id, sizesOf(specs)); err != nil {
+	if err := a.keepShare(ctx, w.id, view.Copies, sizesOf(specs)); err != nil {
 		return ssd.Cache{}, err
 	}
 	if err := a.ssd.Create(ctx, specs); err != nil {

@@ -81,7 +81,7 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 		}
 		return a.resumeHydration(ctx, s)
 	}
-	unit := allocationUnit(a.Pool.View())
+	unit := allocationUnit(a.Pool.View().For(s.rec.Spec.Mirror))
 	g, err := planGeometry(s.rec.Spec, int64(s.origin.Sectors)*sectorSize, unit)
 	if err != nil {
 		return err
@@ -151,10 +151,10 @@ func (a *Attacher) geometryFromSSD(e *state.Entry, c ssd.Cache) error {
 }
 
 // makeRoom evicts retained caches, oldest first, until what is free of each SSD fits. It
-// evicts none if all of them would not be enough. sizes are those of one copy of what is
-// to be made.
-func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, sizes []int64, fits func(free map[string]int64) bool) error {
-	view, need := a.Pool.View(), int64(0)
+// evicts none if all of them would not be enough. view is the pool as the volume sees it, and sizes are
+// those of one copy of what is to be made.
+func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, view pool.View, sizes []int64, fits func(free map[string]int64) bool) error {
+	need := int64(0)
 	for _, size := range sizes {
 		need += view.Copies * size
 	}
@@ -173,7 +173,7 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, sizes []int64, fi
 		}
 		evictable := int64(0)
 		for i := range retained {
-			evictable += view.Copies * retained[i].CacheBytes()
+			evictable += max(retained[i].PoolBytes(), a.Pool.View().Copies*retained[i].CacheBytes())
 		}
 		if free+evictable < need || !fits(size) {
 			return fmt.Errorf("%w: the cache needs %d bytes on the same SSDs, the pool has %d free and %d in retained caches that could be evicted",

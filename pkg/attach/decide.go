@@ -24,8 +24,8 @@ type stageFacts struct {
 	Record volume.Volume
 	// Node is this node's name.
 	Node string
-	// PoolMirror is true of a pool that keeps two copies.
-	PoolMirror bool
+	// CanMirror is true of a pool that can keep two copies.
+	CanMirror bool
 	// PoolProblem and KernelProblem say why no cache can be had, or are empty.
 	PoolProblem, KernelProblem string
 	// Method is how a cache that begins from elsewhere is filled, "" if it cannot be, and
@@ -145,7 +145,7 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 		return uncached(plan, v1alpha1.ReasonKernelTargetMissing, f.KernelProblem)
 	case f.PoolProblem != "":
 		return uncached(plan, v1alpha1.ReasonPoolMissing, f.PoolProblem)
-	case f.Record.Spec.Mirror && !f.PoolMirror:
+	case f.Record.Spec.Mirror && !f.CanMirror:
 		plan.Wipe = f.Cache.Exists()
 		return uncached(plan, v1alpha1.ReasonNotMirrored, notMirrored(f.Node))
 	case f.CacheProblem != "":
@@ -178,7 +178,7 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 
 // notMirrored says why a volume that asks for a mirror has no cache.
 func notMirrored(node string) string {
-	return "the volume asks for redundancy mirror, and the pool of node " + node + " keeps one copy: give the pool two SSDs and redundancy mirror, or take the demand away"
+	return "the volume asks for redundancy mirror, and the pool of node " + node + " has one SSD: give it a second one, or take the demand away"
 }
 
 // reusable reports whether the cache found is a clean retained cache of this fence (I3, I4).

@@ -36,7 +36,7 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 		Prestaged: prestaged.precedes(e, req.Publication.Fence),
 	}
 	view := a.Pool.View()
-	if f.PoolMirror = view.Mirror; !view.Ready {
+	if f.CanMirror = view.For(true).Mirror; !view.Ready {
 		f.PoolProblem = view.Problem
 	}
 	f.KernelProblem = a.CacheProblem(ctx)

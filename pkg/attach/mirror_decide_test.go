@@ -8,7 +8,7 @@ import (
 )
 
 func asksMirror(f *stageFacts) { f.Record.Spec.Mirror = true }
-func inMirror(f *stageFacts)   { f.PoolMirror = true }
+func inMirror(f *stageFacts)   { f.CanMirror = true }
 func twoCopies(f *stageFacts)  { f.Cache.Mirrored = true }
 
 // TestDecideMirror: who asks for two copies has a cache with two, or none; unflushed writes come first.

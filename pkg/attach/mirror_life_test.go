@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -61,6 +62,78 @@ func TestKillMirrorAsked(t *testing.T) {
 		t.Run(fmt.Sprintf("power=%t", power), func(t *testing.T) {
 			t.Parallel()
 			killEach(t, volume.ModeWriteback, power, (*life).askMirror, nil)
+		})
+	}
+}
+
+// copies is how many of the volume's logical volumes there are, and how many have two copies.
+func (h *host) copies() (all, mirrored int) {
+	h.w.t.Helper()
+	lvs, err := h.lvmClient(nil).LVs(h.w.ctx, vgName)
+	h.w.must("logical volumes", err)
+	for _, lv := range layout.Find(lvs, volumeID).LVs() {
+		if all++; lv.Mirrored() {
+			mirrored++
+		}
+	}
+	return all, mirrored
+}
+
+// haveMirror has a mirror asked for below a pod whose node has two SSDs, has the volume leave and come
+// back, and has it not asked for any more.
+func (l *life) haveMirror() {
+	l.t.Helper()
+	req := l.publish(l.a.name)
+	begin := func(p *plugin) error { return l.stageUnlessRunning(l.a, p, req) }
+	ask := func(what string, r v1alpha1.Redundancy) {
+		l.ask(func(s *v1alpha1.CachedVolumeSpec) { s.Redundancy = r })
+		l.persist(l.a, what, func(p *plugin) error {
+			if err := begin(p); err != nil {
+				return err
+			}
+			return l.apply(p)
+		})
+	}
+	l.persist(l.a, "stage", begin)
+	l.a.podWrites(1, 1, 2, 3)
+	if all, mirrored := l.a.copies(); all != 2 || mirrored != 0 {
+		l.t.Fatalf("%d of %d logical volumes have two copies that nobody asked for", mirrored, all)
+	}
+	ask("mirror", v1alpha1.RedundancyMirror)
+	for round := range 2 {
+		if all, mirrored := l.a.copies(); all != 2 || mirrored != 2 {
+			l.t.Fatalf("%d of %d logical volumes have two copies (ended: %q)", mirrored, all, l.ended)
+		}
+		l.wantCache(l.a)
+		l.a.podWrites(uint64(2+round), 2, 4)
+		l.a.podReads()
+		if round == 0 {
+			l.leave(l.a)
+			req = l.publish(l.a.name)
+			l.persist(l.a, "stage again", begin)
+		}
+	}
+	ask("no mirror", v1alpha1.RedundancyNone)
+	if all, mirrored := l.a.copies(); all != 2 || mirrored != 2 {
+		l.t.Fatalf("%d of %d logical volumes have two copies, and the cache was to stay (ended: %q)", mirrored, all, l.ended)
+	}
+	l.a.podReads()
+	l.leave(l.a)
+}
+
+// TestKillMirrorHad ends the plugin, or its node, before and after everything that it changes meanwhile.
+func TestKillMirrorHad(t *testing.T) {
+	for _, power := range []bool{false, true} {
+		t.Run(fmt.Sprintf("power=%t", power), func(t *testing.T) {
+			t.Parallel()
+			begin := func(d ...disaster) *life {
+				l := newLifeIn(newWorld(t, volume.ModeWriteback), volume.ModeWriteback)
+				l.a.pair()
+				l.next = d
+				l.arm()
+				return l
+			}
+			killEachOf(t, begin, power, (*life).haveMirror, nil)
 		})
 	}
 }

@@ -178,7 +178,7 @@ func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.V
 		f.Single = rec.Spec.Mirror && !e.Mirrored
 		f.Leaving = leaving
 	}
-	view := a.Pool.View()
+	view := a.Pool.View().For(rec.Spec.Mirror || f.LiveCache && e.Mirrored)
 	switch problem := a.CacheProblem(ctx); {
 	case f.Broken != "" || f.Status.Fail:
 		f.Problem, f.ProblemReason = cmp.Or(f.Broken, "the status of the cache cannot be read"), v1alpha1.ReasonCacheDeviceError
@@ -231,7 +231,7 @@ func (f *changeFacts) withhold(view pool.View) {
 			f.Problem, f.ProblemReason = fmt.Sprintf("writes go through to the storage server until the volume is cut for %s", f.Record.Hold.Name), v1alpha1.ReasonApplying
 		}
 	}
-	if view.Degraded != "" {
+	if view.Degraded != "" && (view.Mirror || f.LiveCache && e.Mirrored) {
 		f.Degraded, f.Record.Spec.Mode = view.Degraded, volume.ModeWritethrough
 		f.Problem, f.ProblemReason = "writes go through to the storage server until the mirror is whole: "+view.Degraded, v1alpha1.ReasonMirrorDegraded
 	}

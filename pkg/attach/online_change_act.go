@@ -122,7 +122,7 @@ func (a *Attacher) cacheLive(ctx context.Context, f changeFacts) error {
 		return err
 	}
 	faultChangeJournaled.Hit()
-	if err := a.loadNewCache(ctx, e, o); err != nil {
+	if err := a.loadNewCache(ctx, e, o, f.Record.Spec.Mirror); err != nil {
 		if undo := a.sweep(context.WithoutCancel(ctx), e); undo != nil {
 			klog.FromContext(ctx).Error(undo, "Cache that could not be made live was not removed; it will be")
 		}
@@ -132,12 +132,12 @@ func (a *Attacher) cacheLive(ctx context.Context, f changeFacts) error {
 	return a.recordCache(ctx, e)
 }
 
-func (a *Attacher) loadNewCache(ctx context.Context, e *state.Entry, o stack.Origin) error {
+func (a *Attacher) loadNewCache(ctx context.Context, e *state.Entry, o stack.Origin, mirror bool) error {
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
 	next := *e
 	next.Mode = volume.ModeWritethrough
-	c, err := a.allocate(cctx, cacheSpecOf(&next, false))
+	c, err := a.allocate(cctx, cacheSpecOf(&next, mirror, false))
 	if err != nil {
 		return err
 	}
@@ -350,11 +350,12 @@ func (a *Attacher) extendData(ctx context.Context, e *state.Entry, size int64) e
 	if err != nil {
 		return err
 	}
+	view = view.Holding(c.Data.Mirrored())
 	on, more := a.ssd.DevicesBelow(c.Data.DevNo(), view), []int64{size - c.Data.SizeBytes}
-	if err := a.keepShare(ctx, e.ID, more); err != nil {
+	if err := a.keepShare(ctx, e.ID, view.Copies, more); err != nil {
 		return err
 	}
-	if err := a.makeRoom(ctx, e.ID, []int64{size - e.DataBytes}, func(free map[string]int64) bool {
+	if err := a.makeRoom(ctx, e.ID, view, []int64{size - e.DataBytes}, func(free map[string]int64) bool {
 		return ssd.GrowsOn(view, free, on, size-e.DataBytes)
 	}); err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/pool"
@@ -378,6 +379,23 @@ func TestWithhold(t *testing.T) {
 		f.withhold(pool.View{})
 		if f.Record.Spec.Mode != wt || !strings.Contains(f.Problem, want) {
 			t.Errorf("without a fence, accepted %t: %s, %q", accepted, f.Record.Spec.Mode, f.Problem)
+		}
+	}
+	const lost = "1 device(s) of the mirror are missing"
+	for name, tc := range map[string]struct {
+		view     pool.View
+		mirrored bool
+		want     volume.CacheMode
+	}{
+		"half a pool, one copy":            {pool.View{Degraded: lost}, false, wb},
+		"half a pool, two copies":          {pool.View{Degraded: lost}, true, wt},
+		"half a mirror":                    {pool.View{Degraded: lost, Mirror: true}, false, wt},
+		"two copies, and nothing is wrong": {pool.View{}, true, wb},
+	} {
+		f := runs(wb).f
+		f.Entry.Mirrored = tc.mirrored
+		if f.withhold(tc.view); f.Record.Spec.Mode != tc.want || (f.Degraded != "") != (tc.want == wt) || (f.ProblemReason == v1alpha1.ReasonMirrorDegraded) != (tc.want == wt) {
+			t.Errorf("%s: asked %s, degraded %q, %s", name, f.Record.Spec.Mode, f.Degraded, f.ProblemReason)
 		}
 	}
 	f := runs(wb).f

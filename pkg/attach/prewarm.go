@@ -165,7 +165,7 @@ func (a *Attacher) beginPrewarm(ctx context.Context, rec volume.Volume, old *sta
 	if ended {
 		return nil // a killed process has not cleared away what came to nothing
 	}
-	e := &state.Entry{ID: rec.ID, Fence: req.Fence, Mode: rec.Spec.Mode, Names: state.NamesOf(rec, state.Names{}), Prewarm: &state.Prewarm{Request: req.Request, Copying: true}}
+	e := &state.Entry{ID: rec.ID, Fence: req.Fence, Mode: rec.Spec.Mode, Names: state.NamesOf(rec, state.Names{}), Prewarm: &state.Prewarm{Request: req.Request, Copying: true}, Mirrored: a.Pool.View().For(rec.Spec.Mirror).Mirror}
 	if err := a.save(ctx, e, state.Prewarmed); err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (a *Attacher) leaseLive(ctx context.Context, e *state.Entry, req volume.Mov
 	}
 	p.Tracking, p.ChunkSectors, p.ExportedBytes = lease.Tracked.ID, lease.ChunkSectors, lease.DataBytes
 	p.Source, p.Bandwidth, p.Deadline = lease.Stream, req.Bandwidth, req.Deadline
-	e.ChunkSectors, e.DataBytes = lease.ChunkSectors, ssd.RoundUp(lease.DataBytes, allocationUnit(a.Pool.View()))
+	e.ChunkSectors, e.DataBytes = lease.ChunkSectors, ssd.RoundUp(lease.DataBytes, allocationUnit(a.Pool.View().For(e.Mirrored)))
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
@@ -296,14 +296,14 @@ func (a *Attacher) allocatePrewarm(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	defer unlock()
-	view := a.Pool.View()
+	view := a.Pool.View().For(e.Mirrored)
 	if err := cachetools.RemoveFiles(a.copiedFile(e.ID)); err != nil {
 		return err
 	}
 	if err := a.ssd.Remove(ctx, e.ID); err != nil {
 		return err
 	}
-	return a.createPlaced(ctx, e.ID, []lvm.CreateSpec{cacheSpecOf(e, false).dataSpec(view, layout.Tags(e.Fence, e.Mode))})
+	return a.createPlaced(ctx, e.ID, view, []lvm.CreateSpec{cacheSpecOf(e, e.Mirrored, false).dataSpec(view, layout.Tags(e.Fence, e.Mode))})
 }
 
 // startCopy lets the copy run beside whatever else this node does.

@@ -28,12 +28,12 @@ func (a *Attacher) takePrewarm(ctx context.Context, s *staging, m *cachemap.Map)
 	log := klog.FromContext(ctx).WithValues("volume", e.ID)
 	why := "the cache does not begin from the node that it was copied from"
 	if m != nil && (m == s.seed.peer || s.seed.list != nil) {
-		if why = unfit(e.Prewarm, s.seed.lease); why == "" && ssd.RoundUp(e.Prewarm.ExportedBytes, allocationUnit(a.Pool.View())) != e.DataBytes {
+		if why = unfit(e.Prewarm, s.seed.lease); why == "" && ssd.RoundUp(e.Prewarm.ExportedBytes, allocationUnit(a.Pool.View().For(s.rec.Spec.Mirror))) != e.DataBytes {
 			why = "the cache is to have another size"
 		}
 	}
 	if why == "" {
-		why, err = a.misplaced(ctx, e)
+		why, err = a.misplaced(ctx, e, s.rec.Spec.Mirror)
 		if err != nil {
 			return nil, false, err
 		}
@@ -72,8 +72,9 @@ func (a *Attacher) forgetPrewarm(ctx context.Context, e *state.Entry) error {
 	return a.save(ctx, e, e.State)
 }
 
-// misplaced says why the logical volume is not the one that was copied to, or "".
-func (a *Attacher) misplaced(ctx context.Context, e *state.Entry) (string, error) {
+// misplaced says why the logical volume is not the one that was copied to, or not with two copies
+// if the record asks for them, or "".
+func (a *Attacher) misplaced(ctx context.Context, e *state.Entry, mirror bool) (string, error) {
 	c, err := a.ssd.Inspect(ctx, a.Pool.View().VG, e.ID)
 	if err != nil {
 		return "", err
@@ -85,6 +86,8 @@ func (a *Attacher) misplaced(ctx context.Context, e *state.Entry) (string, error
 		return "its logical volume is gone", nil
 	case f.UID != e.Fence.UID || f.Node != a.Node || f.Generation != e.Fence.Generation && f.Generation != e.Fence.Generation-1:
 		return "its logical volume is tagged for another ownership", nil
+	case mirror && !lv.Mirrored():
+		return "its logical volume has one copy", nil
 	case lv.SizeBytes != e.DataBytes:
 		return fmt.Sprintf("its logical volume has %d bytes, not %d", lv.SizeBytes, e.DataBytes), nil
 	}

@@ -62,10 +62,10 @@ func (f shareFacts) refusal(node string) error {
 
 // keepShare evicts retained caches of the volume's namespace, oldest first, until logical volumes
 // of these sizes fit into its share. It evicts none if all of them would not be enough. sizes are
-// those of one copy. The caller has the lock of the pool's space. Errors: errShare.
-func (a *Attacher) keepShare(ctx context.Context, id volume.ID, sizes []int64) error {
+// those of one of so many copies. The caller has the lock of the pool's space. Errors: errShare.
+func (a *Attacher) keepShare(ctx context.Context, id volume.ID, copies int64, sizes []int64) error {
 	for {
-		f, retained, err := a.shareFacts(ctx, id, sizes)
+		f, retained, err := a.shareFacts(ctx, id, copies, sizes)
 		if err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (a *Attacher) keepShare(ctx context.Context, id volume.ID, sizes []int64) e
 
 // shareFacts gathers what decides, and the retained caches of the namespace, oldest first. The
 // sizes are the SSD's: a stage makes logical volumes before its entry has their sizes.
-func (a *Attacher) shareFacts(ctx context.Context, id volume.ID, sizes []int64) (shareFacts, []state.Entry, error) {
+func (a *Attacher) shareFacts(ctx context.Context, id volume.ID, copies int64, sizes []int64) (shareFacts, []state.Entry, error) {
 	view := a.Pool.View()
 	f := shareFacts{Percent: view.NamespaceSharePercent, CapacityBytes: view.CapacityBytes}
 	if f.Percent == 0 {
@@ -111,7 +111,7 @@ func (a *Attacher) shareFacts(ctx context.Context, id volume.ID, sizes []int64) 
 		return f, nil, err
 	}
 	for _, n := range sizes {
-		f.NeedBytes += view.Copies * n
+		f.NeedBytes += copies * n
 	}
 	var retained []state.Entry
 	for i := range entries {
@@ -119,7 +119,7 @@ func (a *Attacher) shareFacts(ctx context.Context, id volume.ID, sizes []int64) 
 		if e.Names.Namespace != f.Namespace {
 			continue
 		}
-		bytes := view.Copies * cacheBytes(lvs, e.ID)
+		bytes := cacheBytes(lvs, e.ID)
 		f.UsedBytes += bytes
 		if e.Evictable() && e.ID != id {
 			f.RetainedBytes += bytes
@@ -130,10 +130,12 @@ func (a *Attacher) shareFacts(ctx context.Context, id volume.ID, sizes []int64) 
 	return f, retained, nil
 }
 
-// cacheBytes is what a volume's logical volumes take, one copy of them.
+// cacheBytes is what a volume's logical volumes take, both copies of those that have two.
 func cacheBytes(lvs []lvm.LV, id volume.ID) (sum int64) {
 	for _, lv := range layout.Find(lvs, id).LVs() {
-		sum += lv.SizeBytes
+		if sum += lv.SizeBytes; lv.Mirrored() {
+			sum += lv.SizeBytes
+		}
 	}
 	return sum
 }

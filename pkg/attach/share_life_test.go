@@ -230,3 +230,21 @@ func TestShareOfWarmStart(t *testing.T) {
 	}
 	l.podReads(l.b)
 }
+
+// TestShareMirror: both copies of a volume that asks for two count. Of a pool of 120 MiB they take 32.
+func TestShareMirror(t *testing.T) {
+	for percent, want := range map[int32]string{25: v1alpha1.ReasonNamespaceShareFull, 27: v1alpha1.ReasonCacheActive} {
+		t.Run(want, func(t *testing.T) {
+			l := newLife(t, volume.ModeWritethrough)
+			l.a.pair()
+			l.ask(func(s *v1alpha1.CachedVolumeSpec) {
+				s.ClaimRef, s.Redundancy = &v1alpha1.ClaimReference{Namespace: "shop", Name: "data"}, v1alpha1.RedundancyMirror
+			})
+			l.a.UsePool(sharedPool{poolOf: poolOf{otherSSD}, percent: percent})
+			l.must("stage", l.a.Stage(l.ctx, l.publish(l.a.name)))
+			if _, reason, message := l.conditionOf(v1alpha1.ConditionCached); reason != want {
+				t.Errorf("with a share of %d%%: %s: %s", percent, reason, message)
+			}
+		})
+	}
+}

@@ -227,6 +227,14 @@ func (h *host) lvmClient(step blockdevtest.Step) lvm.Client {
 	return c
 }
 
+// pair gives the node a second SSD, of which its pool makes no mirror by itself.
+func (h *host) pair() {
+	h.w.t.Helper()
+	h.secondSSD()
+	h.pool = poolOf{otherSSD}
+	h.start()
+}
+
 // tempDir is in memory where the system has such a folder: a journal on a disk takes most
 // of a life's time.
 func tempDir(t testing.TB) string {
@@ -408,13 +416,17 @@ func (o owned) List(ctx context.Context) ([]volume.Volume, error) {
 // Changed implements attach.OwnedRecords.
 func (owned) Changed() <-chan struct{} { return nil }
 
-// poolOf is a pool of one SSD.
-type poolOf struct{}
+// poolOf is a pool of one SSD, or of two.
+type poolOf struct{ second string }
 
 func (poolOf) Deletions(context.Context) ([]volume.Deletion, error) { return nil, nil }
 
-func (poolOf) View() pool.View {
-	return pool.View{Ready: true, VG: vgName, Devices: []string{ssdPath}, ExtentBytes: 4 * mib, LogicalBlock: 512, Copies: 1, Stripes: 1, CapacityBytes: 60 * mib}
+func (p poolOf) View() pool.View {
+	v := pool.View{Ready: true, VG: vgName, Devices: []string{ssdPath}, ExtentBytes: 4 * mib, LogicalBlock: 512, Copies: 1, Stripes: 1, CapacityBytes: 60 * mib}
+	if p.second != "" {
+		v.Devices, v.Stripes, v.CapacityBytes = append(v.Devices, p.second), 2, 2*v.CapacityBytes
+	}
+	return v
 }
 
 // places are where the pod may write.

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
@@ -18,7 +19,7 @@ import (
 // files whose names begin with base. A cache that was never stopped cleanly is read
 // too.
 func ReadMap(ctx context.Context, dump func(ctx context.Context, device, file string) error, metadataDevice, base string) (m cachemap.Map, err error) {
-	raw, text := base+".raw", base+".hot"
+	raw, text := base+rawSuffix, base+textSuffix
 	defer func() { err = errors.Join(err, RemoveFiles(raw, text)) }()
 	if err := CopyHead(ctx, metadataDevice, raw, math.MaxInt64); err != nil {
 		return m, err
@@ -34,6 +35,14 @@ func ReadMap(ctx context.Context, dump func(ctx context.Context, device, file st
 		return m, err
 	}
 	return *read, nil
+}
+
+// What ReadMap makes ends with these.
+const rawSuffix, textSuffix = ".raw", ".hot"
+
+// Scratch reports whether a file of that name is one that ReadMap makes, and removes when it ends.
+func Scratch(name string) bool {
+	return strings.HasSuffix(name, rawSuffix) || strings.HasSuffix(name, textSuffix)
 }
 
 // ReadFile reads a map that Dump has written.

@@ -130,7 +130,7 @@ func remedyFor(reason, node string) string {
 	case v1alpha1.ReasonBlockSizeTooLarge:
 		return fmt.Sprintf("give node %s an SSD whose logical blocks are not larger than the volume's (blockdev --getss), or format the SSD so (nvme format)", node)
 	case v1alpha1.ReasonNotMirrored:
-		return fmt.Sprintf("give node %s a second SSD and its pool redundancy mirror, or take redundancy mirror from the volume with a VolumeAttributesClass", node)
+		return fmt.Sprintf("give the pool of node %s a second SSD, or take redundancy mirror from the volume with a VolumeAttributesClass", node)
 	case v1alpha1.ReasonDeviceEvacuated:
 		return fmt.Sprintf("make room on the devices that stay in the pool of node %s, or put one in; `%s pools %s` shows them", node, name, node)
 	case v1alpha1.ReasonDropped:

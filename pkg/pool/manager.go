@@ -41,14 +41,16 @@ type View struct {
 	LogicalBlock int
 	// Mirror asks for two copies of every logical volume, and Copies is how
 	// many bytes of the pool one byte of cache takes. Stripes is over how many
-	// devices cache data are spread; 1 or less is none.
+	// devices cache data are spread; 1 or less is none. What one volume asks for
+	// differs: see For.
 	Mirror  bool
 	Copies  int64
 	Stripes int
 	// NamespaceSharePercent of CapacityBytes may be taken by the caches of one namespace; 0 is no
 	// limit.
 	NamespaceSharePercent int32
-	// Degraded says which part of the mirror is missing or out of date, or is empty.
+	// Degraded says which part of the mirror, or of the mirrors that single volumes
+	// have, is missing or out of date, or is empty.
 	Degraded string
 	// CapacityBytes, FreeBytes and RetainedCacheBytes are known while VG is not empty:
 	// the space of all devices, what no logical volume takes, and what clean
@@ -269,9 +271,12 @@ func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolS
 	}
 	o.view.ExtentBytes, o.view.Copies, o.view.Stripes = report.ExtentBytes, 1, len(o.view.Staying())
 	o.view.NamespaceSharePercent = spec.NamespaceSharePercent
-	if spec.Redundancy == v1alpha1.RedundancyMirror {
-		o.view.Mirror, o.view.Copies, o.view.Stripes = true, 2, 1
-		o.view.Degraded = m.mirror(ctx, vg, f.MissingPVs)
+	whole := spec.Redundancy == v1alpha1.RedundancyMirror
+	if whole {
+		o.view = o.view.of(true)
+	}
+	if whole || report.PVCount > 1 {
+		o.view.Degraded = m.mirror(ctx, vg, f.MissingPVs, whole)
 	}
 	return o
 }

@@ -9,15 +9,41 @@ import (
 	"github.com/nearflash/nearflash/pkg/lvm"
 )
 
-// mirror looks at the copies of a mirrored pool. Those that the kernel has given up
-// are taken in again when their device answers; until they are whole the pool is
-// degraded. An answer that cannot be had counts as one.
-func (m *Manager) mirror(ctx context.Context, vg string, missingPVs int) (degraded string) {
+// For is the pool as a volume sees it that asks for two copies of its cache, or does not:
+// one of two devices or more is a mirror for the volumes that ask (states.md, A mirror
+// that is asked for).
+func (v View) For(mirror bool) View {
+	if !mirror || v.Mirror || len(v.Staying()) < 2 {
+		return v
+	}
+	return v.of(true)
+}
+
+// Holding is the pool as a logical volume sees it that is there, with two copies or one.
+func (v View) Holding(mirrored bool) View {
+	if v.Mirror == mirrored {
+		return v
+	}
+	return v.of(mirrored)
+}
+
+func (v View) of(mirror bool) View {
+	if v.Mirror, v.Copies, v.Stripes = mirror, 1, len(v.Staying()); mirror {
+		v.Copies, v.Stripes = 2, 1
+	}
+	return v
+}
+
+// mirror looks at the copies of a pool's logical volumes. Those that the kernel has given
+// up are taken in again when their device answers; until they are whole the pool is
+// degraded. An answer that cannot be had counts as one. whole is true if the pool is a mirror, and not
+// single volumes of it.
+func (m *Manager) mirror(ctx context.Context, vg string, missingPVs int, whole bool) (degraded string) {
 	lvs, err := m.lvm.LVs(ctx, vg)
 	if err != nil {
 		return fmt.Sprintf("the state of the mirror is not known: %v", err)
 	}
-	stale, degraded := judgeMirror(lvs, missingPVs)
+	stale, degraded := judgeMirror(lvs, missingPVs, whole)
 	if len(stale) == 0 {
 		return degraded
 	}
@@ -30,11 +56,12 @@ func (m *Manager) mirror(ctx context.Context, vg string, missingPVs int) (degrad
 
 // judgeMirror tells what is missing of a mirror, and which logical volumes have a
 // copy that may be taken in again: all devices are there.
-func judgeMirror(lvs []lvm.LV, missingPVs int) (stale []string, degraded string) {
+func judgeMirror(lvs []lvm.LV, missingPVs int, whole bool) (stale []string, degraded string) {
 	behind := 0
 	for _, lv := range lvs {
+		whole = whole || lv.Mirrored()
 		switch {
-		case lv.SegType != "raid1":
+		case !lv.Mirrored():
 		case lv.Health == healthRefresh && missingPVs == 0:
 			stale = append(stale, lv.Name)
 			behind++
@@ -43,6 +70,8 @@ func judgeMirror(lvs []lvm.LV, missingPVs int) (stale []string, degraded string)
 		}
 	}
 	switch {
+	case !whole:
+		return nil, ""
 	case missingPVs > 0:
 		return nil, fmt.Sprintf("%d device(s) of the mirror are missing", missingPVs)
 	case behind > 0:

@@ -11,7 +11,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// testReportTorn: the condition is of the ownership that stopped, and stays.
+// testReportTorn: the condition is of the ownership that stopped, and stays until somebody takes it away, or the
+// next unclean stop.
 func testReportTorn(t *testing.T, f *fixture) {
 	other := f.fence
 	other.Generation++
@@ -29,5 +30,17 @@ func testReportTorn(t *testing.T, f *fixture) {
 	}
 	if c := consistent(); c == nil || c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonUncleanStop || c.Message != "it stopped" {
 		t.Errorf("the record says %+v", c)
+	}
+	obj, err := records.Load(t.Context(), f.api, f.id)
+	must(t, err)
+	meta.RemoveStatusCondition(&obj.Status.Conditions, v1alpha1.ConditionConsistent)
+	must(t, f.api.Status().Update(t.Context(), obj))
+	must(t, f.rec.Report(t.Context(), f.id, volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonCacheActive, Message: "in use"}))
+	if c := consistent(); c != nil {
+		t.Errorf("taken away, and back: %+v", c)
+	}
+	must(t, f.rec.ReportTorn(t.Context(), f.id, f.fence, "it stopped again"))
+	if c := consistent(); c == nil || c.Status != metav1.ConditionFalse || c.Message != "it stopped again" {
+		t.Errorf("another unclean stop: %+v", c)
 	}
 }

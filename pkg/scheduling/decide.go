@@ -15,7 +15,7 @@ const MaxNodes = 32
 type Cache struct {
 	// Bytes is its size; 0 if that is not known.
 	Bytes int64
-	// Mirror is true of one that only a pool with two copies can have.
+	// Mirror is true of one that is to have two copies, or is not to be.
 	Mirror bool
 	// Owner is the node that has the volume now, or that alone may attach it next
 	// because it may hold dirty blocks (states.md, I2). Empty if there is none.
@@ -30,8 +30,9 @@ type Pool struct {
 	Node string
 	// Ready is false while the pool cannot hold a cache.
 	Ready bool
-	// Mirror is true of one that keeps two copies.
-	Mirror bool
+	// Mirror is true of one that keeps two copies of every cache, and Pairs of one that can keep two of
+	// those that ask.
+	Mirror, Pairs bool
 	// Free bytes are occupied by nothing, RetainedCache bytes by caches of volumes that
 	// have left the node.
 	Free, RetainedCache int64
@@ -58,7 +59,11 @@ func Prefer(caches []Cache, pools []Pool, w Weights, usable func(node string) bo
 	if len(caches) == 0 {
 		return nil
 	}
-	held, total := holdings(caches, pools)
+	ready := map[string]bool{}
+	for _, p := range pools {
+		ready[p.Node] = p.Ready
+	}
+	held, total := holdings(caches, ready)
 	byNode := map[string]candidate{}
 	for node, bytes := range held {
 		byNode[node] = candidate{node: node, warm: part(w.Warm, bytes, total)}
@@ -67,8 +72,8 @@ func Prefer(caches []Cache, pools []Pool, w Weights, usable func(node string) bo
 	for _, p := range pools {
 		c := byNode[p.Node]
 		c.node, c.space = p.Node, p.Free
-		if p.Mirror || !mirror {
-			c.free = room(p, total-held[p.Node], w.Free)
+		if p.Mirror || p.Pairs || !mirror {
+			c.free = room(p, p.need(caches, ready), w.Free)
 		}
 		byNode[p.Node] = c
 	}
@@ -85,11 +90,7 @@ func Prefer(caches []Cache, pools []Pool, w Weights, usable func(node string) bo
 
 // holdings returns how many bytes of the caches each node holds, and how many
 // there are. A cache of unknown size counts as one byte.
-func holdings(caches []Cache, pools []Pool) (held map[string]int64, total int64) {
-	ready := map[string]bool{}
-	for _, p := range pools {
-		ready[p.Node] = p.Ready
-	}
+func holdings(caches []Cache, ready map[string]bool) (held map[string]int64, total int64) {
 	held = map[string]int64{}
 	for _, c := range caches {
 		size := max(c.Bytes, 1)
@@ -97,18 +98,36 @@ func holdings(caches []Cache, pools []Pool) (held map[string]int64, total int64)
 			size = 0
 		}
 		total += size
-		// A pool that is not ready cannot give its retained cache back. The owner is
-		// preferred all the same, for no other node may have the volume.
-		holders := slices.DeleteFunc(slices.Clone(c.RetainedOn), func(node string) bool { return !ready[node] })
-		if c.Owner != "" {
-			holders = append(holders, c.Owner)
-		}
-		slices.Sort(holders)
-		for _, node := range slices.Compact(holders) {
+		for _, node := range c.holders(ready) {
 			held[node] += size
 		}
 	}
 	return held, total
+}
+
+// holders are the nodes that have the cache, each once. A pool that is not ready cannot give its
+// retained cache back. The owner is preferred all the same, for no other node may have the volume.
+func (c Cache) holders(ready map[string]bool) []string {
+	holders := slices.DeleteFunc(slices.Clone(c.RetainedOn), func(node string) bool { return !ready[node] })
+	if c.Owner != "" {
+		holders = append(holders, c.Owner)
+	}
+	slices.Sort(holders)
+	return slices.Compact(holders)
+}
+
+// need is how many bytes of a pool the caches take that its node does not hold, with all copies.
+func (p Pool) need(caches []Cache, ready map[string]bool) (sum int64) {
+	for _, c := range caches {
+		size := max(c.Bytes, 1)
+		if p.Mirror || c.Mirror {
+			size = 2 * min(size, math.MaxInt64/2)
+		}
+		if !slices.Contains(c.holders(ready), p.Node) {
+			sum += min(size, math.MaxInt64-sum)
+		}
+	}
+	return sum
 }
 
 // part is the share of a weight, at least 1 unless the weight is 0.

@@ -32,7 +32,25 @@ func TestPrefer(t *testing.T) {
 		},
 		"two copies are asked for": {
 			caches: []Cache{{Bytes: 4 * gib, Mirror: true}, {Bytes: gib}},
-			pools:  []Pool{pool("a", 100, 0), {Node: "b", Ready: true, Mirror: true, Free: 5 * gib}, {Node: "c", Mirror: true, Free: 5 * gib}},
+			pools:  []Pool{pool("a", 100, 0), {Node: "b", Ready: true, Mirror: true, Free: 10 * gib}, {Node: "c", Mirror: true, Free: 10 * gib}},
+			want:   []Preference{{20, []string{"b"}}},
+		},
+		"two copies are asked for, and can be had beside others": {
+			caches: []Cache{{Bytes: 4 * gib, Mirror: true}, {Bytes: gib}},
+			pools: []Pool{
+				{Node: "a", Ready: true, Pairs: true, Free: 9 * gib}, {Node: "b", Ready: true, Pairs: true, Free: 8 * gib},
+				{Node: "c", Ready: true, Mirror: true, Pairs: true, Free: 9 * gib},
+			},
+			want: []Preference{{20, []string{"a"}}},
+		},
+		"two copies of what is kept are there": {
+			caches: []Cache{{Bytes: 4 * gib, Mirror: true, RetainedOn: []string{"a"}}},
+			pools:  []Pool{{Node: "a", Ready: true, Pairs: true}, {Node: "b", Ready: true, Pairs: true, Free: 8 * gib}},
+			want:   []Preference{{80, []string{"a"}}, {20, []string{"a", "b"}}},
+		},
+		"nobody asks, and a mirror takes twice as much": {
+			caches: []Cache{{Bytes: 4 * gib}},
+			pools:  []Pool{{Node: "a", Ready: true, Mirror: true, Pairs: true, Free: 7 * gib}, {Node: "b", Ready: true, Pairs: true, Free: 4 * gib}},
 			want:   []Preference{{20, []string{"b"}}},
 		},
 		"a retained cache needs no more room": {

@@ -159,7 +159,7 @@ func (g *gatherer) pools(ctx context.Context, namespace string) ([]Pool, error) 
 	for i := range list.Items {
 		p := &list.Items[i]
 		pool := Pool{
-			Node: p.Name, Mirror: p.Spec.Redundancy == v1alpha1.RedundancyMirror,
+			Node: p.Name, Mirror: p.Spec.Redundancy == v1alpha1.RedundancyMirror, Pairs: pairs(p.Status.Devices),
 			Ready: meta.IsStatusConditionTrue(p.Status.Conditions, v1alpha1.ConditionReady),
 			Free:  p.Status.Free.Value(), RetainedCache: p.Status.Retained.Value(),
 		}
@@ -175,6 +175,12 @@ func (g *gatherer) pools(ctx context.Context, namespace string) ([]Pool, error) 
 		out = append(out, pool)
 	}
 	return out, nil
+}
+
+// pairs reports whether two of the devices are in use.
+func pairs(devices []v1alpha1.CachePoolDevice) bool {
+	used := slices.DeleteFunc(slices.Clone(devices), func(d v1alpha1.CachePoolDevice) bool { return d.Message != "" })
+	return len(used) > 1
 }
 
 // get reports whether there is such an object.

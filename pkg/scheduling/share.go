@@ -11,14 +11,29 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 )
 
-// taken is what the caches of one namespace take of a node's pool, by their records. Caches that
-// nodes have retained are part of all.
-type taken struct{ all, retained int64 }
+// taken is what the caches of one namespace take of a node's pool, by their records: one copy of each,
+// and in second one more of those that ask for two. Caches that nodes have retained are part of all.
+type taken struct{ all, retained, second, secondRetained int64 }
 
 // copies is what they take of a pool that may have two of each.
 func (t taken) copies(p *v1alpha1.CachePool) taken {
 	if p.Spec.Redundancy == v1alpha1.RedundancyMirror {
 		return taken{all: 2 * t.all, retained: 2 * t.retained}
+	}
+	return taken{all: t.all + t.second, retained: t.retained + t.secondRetained}
+}
+
+// add counts a cache of that many bytes.
+func (t taken) add(bytes int64, retained, mirror bool) taken {
+	t.all += bytes
+	if retained {
+		t.retained += bytes
+	}
+	if mirror {
+		t.second += bytes
+	}
+	if mirror && retained {
+		t.secondRetained += bytes
 	}
 	return t
 }
@@ -49,19 +64,15 @@ func (g *gatherer) taken(ctx context.Context, namespace string) (map[string]take
 
 // count adds the caches of one volume to what nodes have.
 func count(nodes map[string]taken, obj *v1alpha1.CachedVolume) {
-	owner := ""
+	owner, mirror := "", obj.Spec.Redundancy == v1alpha1.RedundancyMirror
 	if c := ofRecord(obj, 0); c != nil && meta.IsStatusConditionTrue(obj.Status.Conditions, v1alpha1.ConditionCached) {
 		owner = c.Owner
-		t := nodes[owner]
-		t.all += c.Bytes
-		nodes[owner] = t
+		nodes[owner] = nodes[owner].add(c.Bytes, false, mirror)
 	}
 	for _, r := range obj.Status.RetainedCaches {
 		if r.NodeName == owner {
 			continue // it is in use again
 		}
-		t, n := nodes[r.NodeName], ptr.Deref(r.SizeBytes, 0)
-		t.all, t.retained = t.all+n, t.retained+n
-		nodes[r.NodeName] = t
+		nodes[r.NodeName] = nodes[r.NodeName].add(ptr.Deref(r.SizeBytes, 0), true, mirror)
 	}
 }

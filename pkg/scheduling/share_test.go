@@ -62,9 +62,19 @@ func TestPoolsOfNamespace(t *testing.T) {
 			s.RetainedCaches = []v1alpha1.RetainedCache{{NodeName: "whole", SizeBytes: ptr.To[int64](gib)}}
 		}
 	}
+	asking := func(name string, change func(*v1alpha1.CachedVolumeStatus)) *v1alpha1.CachedVolume {
+		v := record(name, "shop", change)
+		v.Spec.Redundancy = v1alpha1.RedundancyMirror
+		return v
+	}
+	pairing := pool("pairs", v1alpha1.CachePoolSpec{NamespaceSharePercent: 25})
+	pairing.Status.Devices = []v1alpha1.CachePoolDevice{{Path: "/dev/a"}, {Path: "/dev/b", Message: "is a partition"}, {Path: "/dev/c"}}
 	g := gatherer{informed: fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 		pool("whole", v1alpha1.CachePoolSpec{}), pool("shared", v1alpha1.CachePoolSpec{NamespaceSharePercent: 25}),
-		pool("twice", v1alpha1.CachePoolSpec{NamespaceSharePercent: 25, Redundancy: v1alpha1.RedundancyMirror}),
+		pool("twice", v1alpha1.CachePoolSpec{NamespaceSharePercent: 25, Redundancy: v1alpha1.RedundancyMirror}), pairing,
+		asking("f", published("pairs", metav1.ConditionTrue)), asking("g", func(s *v1alpha1.CachedVolumeStatus) {
+			s.RetainedCaches = []v1alpha1.RetainedCache{{NodeName: "pairs", SizeBytes: ptr.To[int64](2 * gib)}, {NodeName: "twice", SizeBytes: ptr.To[int64](gib)}}
+		}),
 		record("a", "shop", published("shared", metav1.ConditionTrue)), record("b", "shop", published("shared", metav1.ConditionFalse)),
 		record("c", "shop", published("twice", metav1.ConditionTrue)), record("d", "bank", published("shared", metav1.ConditionTrue)),
 		record("e", "shop", func(s *v1alpha1.CachedVolumeStatus) {
@@ -76,8 +86,9 @@ func TestPoolsOfNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Pool{
+		{Node: "pairs", Pairs: true, Free: 9 * gib, RetainedCache: 4 * gib},
 		{Node: "shared", Free: 15 * gib, RetainedCache: 4 * gib},
-		{Node: "twice", Mirror: true, Free: 13 * gib},
+		{Node: "twice", Mirror: true, Free: 11 * gib, RetainedCache: 2 * gib},
 		{Node: "whole", Free: 50 * gib, RetainedCache: 20 * gib},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -146,6 +146,7 @@ func runOn(ctx context.Context, cfg Config, config *rest.Config, h host, made fu
 	p.attacher.ResumeLeft(ctx) // pods wait for it
 	p.attacher.ThawLeft(ctx)   // before anything is unmounted, or asked to be
 	p.attacher.AdoptNames(ctx)
+	p.attacher.SweepScratch(ctx)
 	group.Go(func() error { p.pool.Run(ctx, poolEvery); return nil })
 	group.Go(func() error { return p.repeatPreflight(ctx) })
 	group.Go(func() error { p.lookAtHostTools(ctx); return nil })
@@ -321,7 +322,7 @@ func retainedCacheBytes(entries *journal.Store[state.Entry]) pool.RetainedCacheB
 		var sum int64
 		for _, e := range list {
 			if e.State == state.Retained || e.State == state.Prewarmed {
-				sum += e.CacheBytes()
+				sum += e.PoolBytes()
 			}
 		}
 		return sum, err

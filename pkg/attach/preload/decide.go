@@ -22,6 +22,8 @@ type facts struct {
 	Broken string
 	// Mounted is whether the filesystem is.
 	Mounted bool
+	// Other is the volume that is read already, "" if none is.
+	Other volume.ID
 }
 
 // step is one step of the table "Preload on demand" in states.md.
@@ -76,6 +78,8 @@ func decideReady(f facts) (s step, why string) {
 		return stepWait, "the cache is being flushed"
 	case !e.Raw && !f.Mounted:
 		return stepWait, "the filesystem is not mounted yet"
+	case f.Other != "":
+		return stepWait, fmt.Sprintf("the node preloads volume %s first", f.Other)
 	}
 	return stepBegin, ""
 }

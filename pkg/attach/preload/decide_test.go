@@ -42,6 +42,8 @@ func TestDecide(t *testing.T) {
 		"asked":                                   {asked(), stepBegin, ""},
 		"asked anew":                              {asked(said("before", volume.PreloadCompleted)), stepBegin, ""},
 		"begun by a process before":               {asked(said("r", volume.PreloadRunning)), stepBegin, ""},
+		"another volume is read":                  {asked(func(f *facts) { f.Other = "w" }), stepWait, "volume w first"},
+		"another one, and this one":               {asked(running, func(f *facts) { f.Other = "w" }), stepRunning, ""},
 		"it waited":                               {asked(said("r", volume.PreloadPending)), stepBegin, ""},
 		"completed":                               {asked(said("r", volume.PreloadCompleted)), stepNothing, ""},
 		"completed, and still known":              {asked(said("r", volume.PreloadCompleted), running), stepNothing, ""},

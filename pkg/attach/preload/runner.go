@@ -64,6 +64,8 @@ type job struct {
 	fence   volume.Fence
 	fill    *filling
 	cancel  context.CancelFunc
+	// stopped is true once it was told to end.
+	stopped bool
 	done    chan struct{}
 	// told is what was reported last, and at when. Look alone has them.
 	told volume.PreloadReport
@@ -78,7 +80,9 @@ func (r *Runner) Stop(ctx context.Context, id volume.ID) error {
 	if j == nil {
 		return nil
 	}
-	j.cancel()
+	r.mu.Lock()
+	j.stop()
+	r.mu.Unlock()
 	select {
 	case <-j.done:
 	case <-ctx.Done():
@@ -97,13 +101,37 @@ func (r *Runner) Close(ctx context.Context) {
 	r.mu.Lock()
 	var ids []volume.ID
 	for id, j := range r.jobs {
-		j.cancel()
+		j.stop()
 		ids = append(ids, id)
 	}
 	r.mu.Unlock()
 	for _, id := range ids {
 		_ = r.Stop(ctx, id) // the process ends
 	}
+}
+
+// stop has reading end. The caller has the lock of the jobs.
+func (j *job) stop() {
+	j.stopped = true
+	j.cancel()
+}
+
+// other is another volume that is read, "" if there is none. One that was told to end, and cannot because
+// its device does not answer, holds up nobody.
+func (r *Runner) other(id volume.ID) (other volume.ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for have, j := range r.jobs {
+		select {
+		case <-j.done:
+			continue
+		default:
+		}
+		if have != id && !j.stopped && (other == "" || have < other) {
+			other = have
+		}
+	}
+	return other
 }
 
 func (r *Runner) job(id volume.ID) *job {
@@ -163,7 +191,7 @@ func (r *Runner) stop(id volume.ID) {
 	if j == nil {
 		return
 	}
-	j.cancel()
+	j.stop()
 	select {
 	case <-j.done:
 		delete(r.jobs, id)
@@ -249,7 +277,7 @@ func (r *Runner) begin(ctx context.Context, rec volume.Volume) (busy bool, err e
 }
 
 func (r *Runner) gather(ctx context.Context, rec volume.Volume, e *state.Entry) (f facts, root string, err error) {
-	f = facts{Record: rec, Entry: e}
+	f = facts{Record: rec, Entry: e, Other: r.other(rec.ID)}
 	if f.Live, f.Cached, f.Broken, err = r.Host.Live(ctx, rec.ID); err != nil {
 		return f, "", err
 	}

@@ -223,3 +223,47 @@ func TestRunnerStops(t *testing.T) {
 		}
 	})
 }
+
+// twoVolumes is a node that has another volume beside.
+type twoVolumes struct {
+	*node
+	second volume.Volume
+}
+
+func (n *twoVolumes) ReportPreload(ctx context.Context, id volume.ID, f volume.Fence, r volume.PreloadReport) error {
+	if id != n.second.ID {
+		return n.node.ReportPreload(ctx, id, f, r)
+	}
+	n.second.Preloaded = r
+	return nil
+}
+
+// TestRunnerOneAtATime: a second volume waits, says for which one, and is read when that is stopped, also if
+// its device never answers again.
+func TestRunnerOneAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, r := newNode(1 << 30)
+		two := &twoVolumes{node: n, second: n.record()}
+		two.second.ID = "w"
+		r.Host = two
+		look := func(seconds int) {
+			for range seconds {
+				r.Look(t.Context(), []volume.Volume{n.record(), two.second})
+				time.Sleep(time.Second)
+			}
+		}
+		n.hangs = make(chan struct{})
+		look(5)
+		wantState(t, n, volume.PreloadRunning, "")
+		if got := two.second.Preloaded; got.State != volume.PreloadPending || !strings.Contains(got.Message, "volume v first") {
+			t.Errorf("the second volume: %+v", got)
+		}
+		n.rec.Preload = nil
+		look(5)
+		if got := two.second.Preloaded; got.State != volume.PreloadRunning {
+			t.Errorf("the second volume, when the first one was stopped: %+v", got)
+		}
+		close(n.hangs)
+		r.Close(t.Context())
+	})
+}

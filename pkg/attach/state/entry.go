@@ -75,7 +75,8 @@ type Entry struct {
 	ChunkSectors uint64 `json:"chunkSectors,omitempty"`
 	DataBytes    int64  `json:"dataBytes,omitempty"`
 	MetaBytes    int64  `json:"metaBytes,omitempty"`
-	// Mirrored is true if both logical volumes of the cache had two copies when it was made, or found.
+	// Mirrored is true if both logical volumes of the cache had two copies when it was made, or found; of
+	// what is prewarmed, if it is to have two.
 	Mirrored bool `json:"mirrored,omitempty"`
 	// Recovered is true of a cache whose map the kernel has open since an unclean stop: each
 	// table that is loaded over it calls every block dirty. It is written if it is false, too: versions
@@ -423,6 +424,14 @@ func NamesOf(rec volume.Volume, before Names) Names {
 
 // CacheBytes is the SSD space that the cache occupies, one copy of it.
 func (e *Entry) CacheBytes() int64 { return e.DataBytes + e.MetaBytes }
+
+// PoolBytes is the SSD space that the cache occupies with both copies, if the entry says that there are two.
+func (e *Entry) PoolBytes() int64 {
+	if e.Mirrored {
+		return 2 * e.CacheBytes()
+	}
+	return e.CacheBytes()
+}
 
 // Cached reports whether the entry speaks of a cache on the SSD.
 func (e *Entry) Cached() bool { return e != nil && e.Mode != volume.ModeNone }
