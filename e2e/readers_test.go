@@ -24,10 +24,14 @@ func (s *space) readable(ctx context.Context, name, size string, like *vol, snap
 	GinkgoHelper()
 	var parent corev1.PersistentVolumeClaim
 	Expect(k.API.Get(ctx, client.ObjectKey{Namespace: s.name, Name: like.claim}, &parent)).To(Succeed())
+	return s.readableOf(ctx, *parent.Spec.StorageClassName, name, size, snapshot)
+}
+
+// readableOf is readable with a class.
+func (s *space) readableOf(ctx context.Context, class, name, size, snapshot string) *vol {
+	GinkgoHelper()
 	v := &vol{space: s, claim: name}
-	claim := cluster.Claim(cluster.ClaimSpec{
-		Namespace: s.name, Name: name, Class: *parent.Spec.StorageClassName, Size: size, AccessMode: corev1.ReadOnlyMany,
-	})
+	claim := cluster.Claim(cluster.ClaimSpec{Namespace: s.name, Name: name, Class: class, Size: size, AccessMode: corev1.ReadOnlyMany})
 	from := ofSnapshot(snapshot)
 	claim.Spec.DataSource = &from
 	Expect(k.API.Create(ctx, claim)).To(Succeed())

@@ -217,6 +217,9 @@ func (a *Attacher) importCache(ctx context.Context, s *staging) (*cachemap.Map, 
 // the cache is filled from the origin.
 func (a *Attacher) moveRequest(rec volume.Volume, f volume.Fence, w *warmPlan) volume.MoveRequest {
 	r := volume.MoveRequest{Volume: rec.ID, Fence: f, Patience: a.Warm.Patience, Method: volume.MethodHotSet}
+	if rec.ReadOnly {
+		r.Purpose = volume.PurposeRead
+	}
 	if w != nil && w.Peer != nil {
 		r.Source, r.Method, r.Reason = w.Peer, w.Method, w.Reason
 	}
