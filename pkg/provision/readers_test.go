@@ -53,6 +53,22 @@ func (f *fixture) wantReaders(t *testing.T, published bool, nodes ...string) {
 	}
 }
 
+// testReadersOfLostRecord: a record that was made anew does not say that somebody has written; the storage
+// server knows that the volume had an owner.
+func testReadersOfLostRecord(t *testing.T, _ *rest.Config, f *fixture) {
+	f.written(t)
+	f.readBy(t, nodeA, 2)
+	f.unpublish(t, nodeA)
+	f.loseRecord(t)
+	adopted := spec()
+	adopted.Mode, adopted.AcceptNodeLoss = volume.ModeWritethrough, false
+	if p, err := f.svc.PublishReader(t.Context(), f.id, nodeA, &adopted, chap); err != nil || p.Fence.Generation != 3 {
+		t.Fatalf("got %+v, %v", p, err)
+	}
+	f.readBy(t, nodeB, 3)
+	f.wantReaders(t, true, nodeA, nodeB)
+}
+
 // testReaders: a volume is written by one or read by many, and changes from one to the other while
 // nobody has it. Readers have a generation in common, which stays as long as nobody writes.
 func testReaders(t *testing.T, _ *rest.Config, f *fixture) {

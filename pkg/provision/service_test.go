@@ -53,6 +53,7 @@ func TestService(t *testing.T) {
 		"readers with keys":                testReadersAccount,
 		"readers refused":                  testReadersRefused,
 		"readers of one initiator":         testReadersTwins,
+		"readers of a lost record":         testReadersOfLostRecord,
 		"readers with failures":            testReadersConverge,
 		"readers of a restored record":     testReadersRestored,
 		"static":                           testStatic,
