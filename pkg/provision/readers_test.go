@@ -228,6 +228,28 @@ func testReadersRestored(t *testing.T, _ *rest.Config, f *fixture) {
 	f.wantExports(t, iqnA)
 }
 
+// testReadersUnpublishedLate: an unpublish that has stalled since it read the record takes nothing from who
+// reads after somebody has written.
+func testReadersUnpublishedLate(t *testing.T, _ *rest.Config, f *fixture) {
+	f.written(t)
+	generation := int64(2)
+	for _, node := range []string{nodeA, ""} {
+		f.readBy(t, nodeA, generation)
+		f.readBy(t, nodeB, generation)
+		f.read = func() {
+			f.read = nil
+			f.unpublish(t, "")
+			f.publish(t, nodeB, generation+1)
+			f.unpublish(t, nodeB)
+			f.readBy(t, nodeA, generation+2)
+		}
+		f.unpublish(t, node)
+		f.wantReaders(t, true, nodeA)
+		f.unpublish(t, nodeA)
+		generation += 2 // who reads now reads under that
+	}
+}
+
 // load and restore are a backup of the record's status.
 func (f *fixture) load(t *testing.T) *v1alpha1.CachedVolume {
 	t.Helper()
