@@ -119,6 +119,10 @@ e2e-docs: ## The commands of the documents, typed in their order on a two-node l
 e2e-origin-ceph: ## Caches over the block devices of a real Ceph, measured too; LABELS='origin-ceph && !bench' leaves that out. CEPH_CSI_SRC=DIR has ceph-csi itself.
 	LABELS="$${LABELS:-$$([[ -n $${CEPH_CSI_SRC:-} ]] && echo ceph-csi || echo origin-ceph)}" hack/cluster-ring.sh
 
+.PHONY: bench-readers
+bench-readers: ## What thirty pods cost that load one model, with caches and without; an hour.
+	LABELS='bench && readers' TIMEOUT=2h hack/cluster-ring.sh
+
 .PHONY: test-storage-pair
 test-storage-pair: ## Failover of two storage servers with one disk, on a lab of its own.
 	LABELS=storage-pair hack/cluster-ring.sh

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/e2e/cluster"
+	"github.com/nearflash/nearflash/pkg/moves"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -24,10 +25,14 @@ func (s *space) readable(ctx context.Context, name, size string, like *vol, snap
 	GinkgoHelper()
 	var parent corev1.PersistentVolumeClaim
 	Expect(k.API.Get(ctx, client.ObjectKey{Namespace: s.name, Name: like.claim}, &parent)).To(Succeed())
+	return s.readableOf(ctx, *parent.Spec.StorageClassName, name, size, snapshot)
+}
+
+// readableOf is readable with a class.
+func (s *space) readableOf(ctx context.Context, class, name, size, snapshot string) *vol {
+	GinkgoHelper()
 	v := &vol{space: s, claim: name}
-	claim := cluster.Claim(cluster.ClaimSpec{
-		Namespace: s.name, Name: name, Class: *parent.Spec.StorageClassName, Size: size, AccessMode: corev1.ReadOnlyMany,
-	})
+	claim := cluster.Claim(cluster.ClaimSpec{Namespace: s.name, Name: name, Class: class, Size: size, AccessMode: corev1.ReadOnlyMany})
 	from := ofSnapshot(snapshot)
 	claim.Spec.DataSource = &from
 	Expect(k.API.Create(ctx, claim)).To(Succeed())
@@ -61,6 +66,22 @@ func (v *vol) awaitReaders(ctx context.Context, nodes ...string) {
 		}
 		return ""
 	})).To(Succeed())
+}
+
+// awaitReaderWarm waits until a node that reads has got what another one has cached.
+func (v *vol) awaitReaderWarm(ctx context.Context, from string) {
+	GinkgoHelper()
+	Expect(v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
+		cm := &v1alpha1.CacheMigration{}
+		if err := k.API.Get(ctx, client.ObjectKey{Name: moves.ReadName(volume.ID(v.Handle), *cv.Status.Generation, v.node)}, cm); err != nil {
+			return err.Error()
+		}
+		if cm.Spec.SourceNode != from || cm.Spec.Method != v1alpha1.MigrationStream || cm.Status.Outcome != v1alpha1.MigrationCompleted {
+			return fmt.Sprintf("the move is not completed: %+v, %+v", cm.Spec, cm.Status)
+		}
+		return ""
+	})).To(Succeed())
+	Expect(v.awaitFilled(ctx)).To(Succeed())
 }
 
 var _ = Describe("A volume that many nodes read", Label("readers", "lab"), func() {
@@ -100,6 +121,49 @@ var _ = Describe("A volume that many nodes read", Label("readers", "lab"), func(
 		Expect(k.AwaitDetached(ctx, v.Volume, late)).To(Succeed())
 		v.awaitReaders(ctx)
 	})
+
+	It("begins on a new node from one that has it", func(ctx SpecContext) {
+		const mib = 64
+		s := newSpace(ctx)
+		snapshots := s.snapshotClass(ctx, nil)
+		written, err := s.volume(ctx, volumeSpec{name: "model", mode: v1alpha1.CacheModeNone, kind: ext4})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(written.start(ctx, nodeA)).To(Succeed())
+		sum, err := written.write(ctx, 0, mib)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(written.stop(ctx)).To(Succeed())
+		snapshot, err := written.snapshot(ctx, snapshots, "model")
+		Expect(err).NotTo(HaveOccurred())
+		served := map[string]int64{}
+		for _, start := range []string{"peer", "off"} {
+			By("reading it on a second node, with warmStart: " + start)
+			class, err := s.class(ctx, start, cluster.ClassSpec{
+				Mode: v1alpha1.CacheModeWritethrough, CacheSize: "100%", FSType: "ext4", Parameters: map[string]string{"warmStart": start, "preload": map[string]string{"peer": "all"}[start]},
+			})
+			Expect(err).NotTo(HaveOccurred())
+			v := s.readableOf(ctx, class, "read-"+start, "320Mi", snapshot.Name)
+			first := v.another(ctx, nodeA)
+			Expect(first.verify(ctx, 0, mib, sum)).To(Succeed())
+			if start == "peer" {
+				Expect(first.awaitFilled(ctx)).To(Succeed())
+			}
+			before := servedMiB(ctx, v.Handle)
+			second := v.another(ctx, nodeB)
+			if start == "peer" {
+				second.awaitReaderWarm(ctx, nodeA)
+			}
+			Expect(second.verify(ctx, 0, mib, sum)).To(Succeed())
+			served[start] = servedMiB(ctx, v.Handle) - before
+			say("warmStart: %s: the second node had %d MiB of %d from the storage server", start, served[start], mib)
+			Expect(first.verify(ctx, 0, mib, sum)).To(Succeed())
+			v.awaitReaders(ctx, nodeA, nodeB)
+			first.endPod(ctx)
+			second.endPod(ctx)
+			Expect(k.AwaitDetached(ctx, v.Volume, late)).To(Succeed())
+		}
+		Expect(served["off"]).To(BeNumerically(">=", mib))
+		Expect(served["peer"]).To(BeNumerically("<=", served["off"]/4))
+	}, NodeTimeout(2*specLimit))
 
 	It("is refused without a source", func(ctx SpecContext) {
 		s := newSpace(ctx)

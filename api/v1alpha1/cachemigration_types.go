@@ -62,7 +62,7 @@ const (
 
 // MigrationPurpose says why a cache is copied.
 //
-// +kubebuilder:validation:Enum=Move;Prewarm
+// +kubebuilder:validation:Enum=Move;Prewarm;Read
 type MigrationPurpose string
 
 const (
@@ -70,6 +70,8 @@ const (
 	MigrationMove MigrationPurpose = "Move"
 	// MigrationPrewarm copies the cache of an attached volume before it moves.
 	MigrationPrewarm MigrationPurpose = "Prewarm"
+	// MigrationRead fills the cache of one of the nodes that read a volume.
+	MigrationRead MigrationPurpose = "Read"
 )
 
 // MigrationMethod is how the cache of the destination node is filled.
@@ -108,8 +110,9 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.destinationPublicKey) == (has(self.sourceNode) && !(has(self.method) && self.method == 'Stream'))",message="sourceNode and destinationPublicKey go together, and method Stream has no key"
 // +kubebuilder:validation:XValidation:rule="!has(self.method) || has(self.sourceNode) == !(self.method in ['HotSet', 'Preload'])",message="methods Clone and Stream need a sourceNode, and HotSet and Preload have none"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceNode) || self.sourceNode != self.destinationNode",message="sourceNode and destinationNode must differ"
-// +kubebuilder:validation:XValidation:rule="!has(self.sourceGeneration) || self.sourceGeneration < self.generation || self.purpose == 'Prewarm'",message="sourceGeneration must be below generation"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceGeneration) || self.sourceGeneration < self.generation || self.purpose in ['Prewarm', 'Read']",message="sourceGeneration must be below generation"
 // +kubebuilder:validation:XValidation:rule="self.purpose != 'Prewarm' || (has(self.sourceGeneration) && self.sourceGeneration == self.generation)",message="purpose Prewarm needs a sourceNode, and sourceGeneration must be generation"
+// +kubebuilder:validation:XValidation:rule="self.purpose != 'Read' || !has(self.sourceGeneration) || self.sourceGeneration == self.generation",message="purpose Read needs a sourceGeneration that is generation"
 // +kubebuilder:validation:XValidation:rule="(self.purpose == 'Prewarm') == has(self.prewarmRequest)",message="purpose Prewarm and prewarmRequest go together"
 type CacheMigrationSpec struct {
 	// volumeName is the CachedVolume.
@@ -124,8 +127,8 @@ type CacheMigrationSpec struct {
 	// +kubebuilder:validation:MaxLength=64
 	VolumeUID string `json:"volumeUID,omitempty"`
 
-	// purpose is Move for a volume's new owner, and Prewarm for a node that may own it
-	// later.
+	// purpose is Move for a volume's new owner, Prewarm for a node that may own it later, and
+	// Read for one of the nodes that read it.
 	// +optional
 	// +default="Move"
 	Purpose MigrationPurpose `json:"purpose,omitempty"`
@@ -381,7 +384,7 @@ type CacheMigrationStatus struct {
 // +kubebuilder:printcolumn:name="Why",type=string,priority=1,JSONPath=`.spec.methodReason`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.outcomeMessage`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="self.metadata.name.startsWith(self.spec.volumeName + '-') && self.metadata.name.endsWith('-prewarm') == (self.spec.purpose == 'Prewarm') && int(self.metadata.name.substring(size(self.spec.volumeName) + 1, size(self.metadata.name) - (self.spec.purpose == 'Prewarm' ? 8 : 0))) == self.spec.generation",message="the name of a CacheMigration is volumeName, a hyphen, and generation, and of a Prewarm the suffix -prewarm"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.startsWith(self.spec.volumeName + '-') && self.metadata.name.endsWith('-prewarm') == (self.spec.purpose == 'Prewarm') && self.metadata.name.matches('-read-[0-9a-f]{10}$') == (self.spec.purpose == 'Read') && int(self.metadata.name.substring(size(self.spec.volumeName) + 1, size(self.metadata.name) - (self.spec.purpose == 'Prewarm' ? 8 : self.spec.purpose == 'Read' ? 16 : 0))) == self.spec.generation",message="the name of a CacheMigration is volumeName, a hyphen, and generation, and of a Prewarm the suffix -prewarm, of a Read -read- and the digits of the node"
 type CacheMigration struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the object's metadata.

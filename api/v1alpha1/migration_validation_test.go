@@ -36,6 +36,8 @@ func testMigrations(t *testing.T, c client.Client) {
 	prewarm := func(s *v1alpha1.CacheMigrationSpec) {
 		s.Purpose, s.PrewarmRequest, s.SourceGeneration = v1alpha1.MigrationPrewarm, "r1", s.Generation
 	}
+	read := func(s *v1alpha1.CacheMigrationSpec) { s.Purpose, s.SourceGeneration = v1alpha1.MigrationRead, s.Generation }
+	const ofReader, badName = "pvc-1-3-read-0123456789", "<nil>: Invalid value: the name of a CacheMigration is volumeName, a hyphen, and generation, and of a Prewarm the suffix -prewarm, of a Read -read- and the digits of the node"
 	stream := func(s *v1alpha1.CacheMigrationSpec) {
 		s.Method, s.MethodReason, s.DestinationPublicKey = v1alpha1.MigrationStream, "no dm-clone on node-a", ""
 	}
@@ -49,12 +51,12 @@ func testMigrations(t *testing.T, c client.Client) {
 		"without limits": {change: func(s *v1alpha1.CacheMigrationSpec) {
 			s.BandwidthBytesPerSecond, s.Deadline = ptr.To[int64](0), metav1.Time{}
 		}},
-		"another name": {name: "pvc-1-4", want: `<nil>: Invalid value: the name of a CacheMigration is volumeName, a hyphen, and generation, and of a Prewarm the suffix -prewarm`},
+		"another name": {name: "pvc-1-4", want: `<nil>: Invalid value: the name of a CacheMigration is volumeName, a hyphen, and generation, and of a Prewarm the suffix -prewarm, of a Read -read- and the digits of the node`},
 		"a prewarming": {name: "pvc-1-3-prewarm", change: prewarm},
 		"a prewarming with the name of a move": {
-			change: prewarm, want: `<nil>: Invalid value: the name of a CacheMigration is volumeName, a hyphen, and generation, and of a Prewarm the suffix -prewarm`,
+			change: prewarm, want: `<nil>: Invalid value: the name of a CacheMigration is volumeName, a hyphen, and generation, and of a Prewarm the suffix -prewarm, of a Read -read- and the digits of the node`,
 		},
-		"a move with the name of a prewarming": {name: "pvc-1-3-prewarm", want: `<nil>: Invalid value: the name of a CacheMigration is volumeName, a hyphen, and generation, and of a Prewarm the suffix -prewarm`},
+		"a move with the name of a prewarming": {name: "pvc-1-3-prewarm", want: `<nil>: Invalid value: the name of a CacheMigration is volumeName, a hyphen, and generation, and of a Prewarm the suffix -prewarm, of a Read -read- and the digits of the node`},
 		"a prewarming of another generation": {
 			name: "pvc-1-3-prewarm", change: func(s *v1alpha1.CacheMigrationSpec) { prewarm(s); s.SourceGeneration = 2 },
 			want: `spec: Invalid value: purpose Prewarm needs a sourceNode, and sourceGeneration must be generation`,
@@ -67,6 +69,15 @@ func testMigrations(t *testing.T, c client.Client) {
 			change: func(s *v1alpha1.CacheMigrationSpec) { s.PrewarmRequest = "r1" },
 			want:   `spec: Invalid value: purpose Prewarm and prewarmRequest go together`,
 		},
+		"of a reader":                  {name: ofReader, change: func(s *v1alpha1.CacheMigrationSpec) { stream(s); read(s) }},
+		"of a reader, from the origin": {name: ofReader, change: func(s *v1alpha1.CacheMigrationSpec) { fromOrigin(s); s.Purpose = v1alpha1.MigrationRead }},
+		"of a reader, from what was before": {
+			name: ofReader, change: func(s *v1alpha1.CacheMigrationSpec) { stream(s); read(s); s.SourceGeneration = 2 },
+			want: `spec: Invalid value: purpose Read needs a sourceGeneration that is generation`,
+		},
+		"of a reader with the name of a move": {change: func(s *v1alpha1.CacheMigrationSpec) { stream(s); read(s) }, want: badName},
+		"a move with the name of a reader's":  {name: ofReader, want: badName},
+		"of a reader of another generation":   {name: "pvc-1-4-read-0123456789", change: func(s *v1alpha1.CacheMigrationSpec) { stream(s); read(s) }, want: badName},
 		"no key": {
 			change: func(s *v1alpha1.CacheMigrationSpec) { s.DestinationPublicKey = "" },
 			want:   `spec: Invalid value: sourceNode and destinationPublicKey go together, and method Stream has no key`,

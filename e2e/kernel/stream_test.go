@@ -3,6 +3,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -35,6 +36,8 @@ type streamServer struct {
 	port string
 	// sent counts the chunks that were read for other nodes.
 	sent atomic.Int64
+	// twins are the volumes here that other nodes ask for by another name.
+	twins map[volume.ID]volume.ID
 	// stop cuts all connections, as the loss of the node.
 	stop context.CancelFunc
 
@@ -101,7 +104,7 @@ func (s *streamServer) serve(l *lease.Lessor) (volume.StreamSource, error) {
 		go func() {
 			defer close(s.ended)
 			_ = s.Run(s.ctx, cachestream.CachesOf(func(ctx context.Context, id volume.ID, m volume.MoveID, to string) (cachestream.Cache, error) {
-				c, err := l.OpenStream(ctx, id, m, to)
+				c, err := l.OpenStream(ctx, cmp.Or(s.twins[id], id), m, to)
 				if err != nil {
 					return nil, err
 				}

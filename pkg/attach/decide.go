@@ -32,6 +32,8 @@ type stageFacts struct {
 	// MethodReason why so.
 	Method       volume.MoveMethod
 	MethodReason string
+	// Streams is true if a cache may be filled by stream here, whatever Method is.
+	Streams bool
 	// StayedBefore is true when the volume was attached here under this ownership before,
 	// whatever has become of its entry.
 	StayedBefore bool
@@ -95,6 +97,9 @@ type warmPlan struct {
 	Reason string
 	// Preload is true if a cache that begins from no peer is filled with all that it has room for.
 	Preload bool
+	// Readers are the nodes that are asked first, one after the other, for what they have of a volume
+	// that many read. Peer is nil then.
+	Readers []volume.WarmSource
 }
 
 // decideStage is the table "What stage decides" of states.md, in its order.
@@ -207,6 +212,10 @@ func decideWarm(f stageFacts, sameFence bool) *warmPlan {
 	if f.Record.Spec.WarmStart.From == volume.WarmOrigin {
 		return plan
 	}
+	if f.Record.ReadOnly {
+		plan.Readers = otherReaders(f)
+		return plan
+	}
 	src := f.Record.WarmSource
 	switch {
 	case f.StayedBefore, sameFence && (f.Entry.Activated || f.Entry.State != state.Staging || !f.Entry.Cached()):
@@ -218,6 +227,24 @@ func decideWarm(f stageFacts, sameFence bool) *warmPlan {
 		plan.Peer = src
 	}
 	return plan
+}
+
+// maxReadersAsked is how many other readers a stage asks for their cache.
+const maxReadersAsked = 3
+
+// otherReaders are those whose cache a new reader may begin from, the one that came first first: it has
+// had the most time to cache something (states.md, Readers).
+func otherReaders(f stageFacts) []volume.WarmSource {
+	if !f.Streams {
+		return nil
+	}
+	var others []volume.WarmSource
+	for _, node := range f.Record.Readers {
+		if node != f.Node && len(others) < maxReadersAsked {
+			others = append(others, volume.WarmSource{Node: node, Generation: f.Fence.Generation})
+		}
+	}
+	return others
 }
 
 // retainedStates are the states in which a clean cache may be found at stage.

@@ -122,7 +122,7 @@ func (a *Attacher) down(ctx context.Context, f downFacts, c ssd.Cache, action do
 	e := f.Entry
 	// The node that is prewarmed has what it has. From here on a lease is one of
 	// a retained cache.
-	if err := a.leases.End(ctx, e); err != nil {
+	if err := a.endSent(ctx, e); err != nil {
 		return err
 	}
 	if err := a.streams.Stop(ctx, e.ID); err != nil {

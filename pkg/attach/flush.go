@@ -138,7 +138,7 @@ const freeTimeout = 5 * time.Second
 // removeEarlier removes the devices of an earlier stay. Who has one of them open may wait
 // for the paths of an ownership that is over, which nobody else would end.
 func (a *Attacher) removeEarlier(ctx context.Context, s *staging) error {
-	if err := errors.Join(a.streams.Stop(ctx, s.req.ID), a.preloads.Stop(ctx, s.req.ID)); err != nil {
+	if err := errors.Join(a.endSent(ctx, s.entry), a.streams.Stop(ctx, s.req.ID), a.preloads.Stop(ctx, s.req.ID)); err != nil {
 		return err
 	}
 	err := a.stack.RemoveDevices(ctx, s.req.ID)

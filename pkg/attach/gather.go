@@ -41,9 +41,9 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 	}
 	f.KernelProblem = a.CacheProblem(ctx)
 	f.StayedBefore = a.stayedBefore(req.ID, f.Fence)
-	f.Method, f.MethodReason = decideMethod(methodFacts{
-		Asked: cmp.Or(rec.Spec.WarmStart.Method, a.Warm.Method), CloneProblem: a.warmProblem(ctx), StreamProblem: a.streamProblem(ctx),
-	})
+	m := methodFacts{Asked: cmp.Or(rec.Spec.WarmStart.Method, a.Warm.Method), CloneProblem: a.warmProblem(ctx), StreamProblem: a.streamProblem(ctx)}
+	f.Method, f.MethodReason = decideMethod(m)
+	f.Streams = m.Asked != volume.MethodClone && m.StreamProblem == ""
 	var c ssd.Cache
 	if f.PoolProblem == "" && !f.Prestaged {
 		cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)

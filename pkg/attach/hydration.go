@@ -102,7 +102,8 @@ func (a *Attacher) beginHydration(ctx context.Context, s *staging) (wait func(la
 	if s.plan.Cache != planCreate || s.plan.Warm == nil {
 		return func(<-chan struct{}) {}
 	}
-	hurries := s.plan.Warm.Method == volume.MethodStream && !s.plan.Keep
+	reads := len(s.plan.Warm.Readers) > 0
+	hurries := reads || s.plan.Warm.Method == volume.MethodStream && !s.plan.Keep
 	bounded, cancel := context.WithTimeout(ctx, peerTimeout)
 	ctx, late := context.WithCancelCause(bounded)
 	done := make(chan struct{})
@@ -116,6 +117,9 @@ func (a *Attacher) beginHydration(ctx context.Context, s *staging) (wait func(la
 			select {
 			case <-done:
 			case <-over:
+				if reads {
+					a.awaitReader(ctx, s, done)
+				}
 				late(errNotReady)
 			}
 		}
@@ -128,11 +132,14 @@ func (a *Attacher) beginHydration(ctx context.Context, s *staging) (wait func(la
 func (a *Attacher) findSeed(ctx context.Context, s *staging) {
 	log := klog.FromContext(ctx).WithValues("volume", s.req.ID)
 	s.seed.whole = s.plan.Warm.Preload
+	if len(s.plan.Warm.Readers) > 0 && a.askReaders(ctx, s) {
+		return
+	}
 	if s.plan.Warm.Peer != nil {
 		var m *cachemap.Map
 		var err error
 		if s.plan.Warm.Method == volume.MethodStream {
-			err = a.importStream(ctx, s)
+			err = a.importStream(ctx, s, s.plan.Warm)
 		} else {
 			m, err = a.importCache(ctx, s)
 		}
@@ -140,14 +147,7 @@ func (a *Attacher) findSeed(ctx context.Context, s *staging) {
 			s.seed.peer = m
 			return
 		}
-		end := a.dropHydration
-		if errors.Is(err, errNotReady) || errors.Is(context.Cause(ctx), errNotReady) {
-			err, end = errNotReady, a.endLater
-		}
-		log.Error(err, "The old node's cache cannot be had", "from", s.plan.Warm.Peer.Node)
-		s.own.Lock()
-		end(ctx, s.entry, volume.MoveFailed, err.Error())
-		s.own.Unlock()
+		a.endImport(ctx, s, s.plan.Warm.Peer.Node, err)
 	}
 	h, err := a.hotSets.Load(ctx, s.req)
 	switch {
@@ -159,12 +159,23 @@ func (a *Attacher) findSeed(ctx context.Context, s *staging) {
 	}
 }
 
-// beginLease asks for the lease of the old node's retained cache, and journals what note takes of
-// its answer.
-func (a *Attacher) beginLease(ctx context.Context, s *staging, note func(h *state.Hydration, l *volume.Lease) error) (*volume.Lease, error) {
+// endImport ends a move of which nothing came.
+func (a *Attacher) endImport(ctx context.Context, s *staging, from string, err error) {
+	end := a.dropHydration
+	if errors.Is(err, errNotReady) || errors.Is(context.Cause(ctx), errNotReady) {
+		err, end = errNotReady, a.endLater
+	}
+	klog.FromContext(ctx).Error(err, "The other node's cache cannot be had", "volume", s.req.ID, "from", from)
+	s.own.Lock()
+	defer s.own.Unlock()
+	end(ctx, s.entry, volume.MoveFailed, err.Error())
+}
+
+// beginLease asks for the lease of another node's cache, and journals what note takes of its answer.
+func (a *Attacher) beginLease(ctx context.Context, s *staging, w *warmPlan, note func(h *state.Hydration, l *volume.Lease) error) (*volume.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.Warm.LeaseTimeout)
 	defer cancel()
-	req := a.moveRequest(s.rec, s.entry.Fence, s.plan.Warm)
+	req := a.moveRequest(s.rec, s.entry.Fence, w)
 	id, lease, err := a.Moves.Begin(ctx, req)
 	return lease, s.update(func(e *state.Entry) error {
 		e.Hydration.Move = id
@@ -183,7 +194,7 @@ func (a *Attacher) beginLease(ctx context.Context, s *staging, note func(h *stat
 // importCache gets the lease of the old node's retained cache, connects it and reads its map.
 func (a *Attacher) importCache(ctx context.Context, s *staging) (*cachemap.Map, error) {
 	e := s.entry
-	lease, err := a.beginLease(ctx, s, func(h *state.Hydration, l *volume.Lease) error {
+	lease, err := a.beginLease(ctx, s, s.plan.Warm, func(h *state.Hydration, l *volume.Lease) error {
 		h.Peer, h.PeerOffset, h.PeerSectors = &l.Source, uint64(l.MetaBytes)/sectorSize, uint64(l.DataBytes)/sectorSize
 		return nil
 	})
@@ -217,6 +228,9 @@ func (a *Attacher) importCache(ctx context.Context, s *staging) (*cachemap.Map, 
 // the cache is filled from the origin.
 func (a *Attacher) moveRequest(rec volume.Volume, f volume.Fence, w *warmPlan) volume.MoveRequest {
 	r := volume.MoveRequest{Volume: rec.ID, Fence: f, Patience: a.Warm.Patience, Method: volume.MethodHotSet}
+	if rec.ReadOnly {
+		r.Purpose = volume.PurposeRead
+	}
 	if w != nil && w.Peer != nil {
 		r.Source, r.Method, r.Reason = w.Peer, w.Method, w.Reason
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -85,6 +87,47 @@ func TestDecideStageByStream(t *testing.T) {
 			}
 			if plan.Keep != tc.wantKeep || plan.Wipe && tc.wantKeep {
 				t.Errorf("what was prewarmed is kept: %t, want %t", plan.Keep, tc.wantKeep)
+			}
+		})
+	}
+}
+
+// TestDecideReaders: a new reader asks those that were there before it, and nobody else's cache is believed.
+func TestDecideReaders(t *testing.T) {
+	const wt = volume.ModeWritethrough
+	reads := func(others ...string) func(*stageFacts) {
+		return func(f *stageFacts) {
+			f.Record.ReadOnly, f.Record.Readers, f.Record.Spec.WarmStart.From = true, append(others, f.Node), volume.WarmPeer
+			f.Method, f.Streams = volume.MethodClone, true
+		}
+	}
+	from := func(nodes ...string) (out []volume.WarmSource) {
+		for _, n := range nodes {
+			out = append(out, volume.WarmSource{Node: n, Generation: 5})
+		}
+		return out
+	}
+	cases := map[string]struct {
+		s    *situation
+		want *warmPlan
+	}{
+		"another one":                        {newSituation(wt).with(reads("b")), &warmPlan{Method: volume.MethodClone, Readers: from("b")}},
+		"many: the first three":              {newSituation(wt).with(reads("e", "d", "c", "b")), &warmPlan{Method: volume.MethodClone, Readers: from("e", "d", "c")}},
+		"none":                               {newSituation(wt).with(reads()), &warmPlan{Method: volume.MethodClone}},
+		"no streams here":                    {newSituation(wt).with(reads("b")).with(func(f *stageFacts) { f.Streams = false }), &warmPlan{Method: volume.MethodClone}},
+		"from the origin alone":              {newSituation(wt).with(reads("b")).with(func(f *stageFacts) { f.Record.Spec.WarmStart.From = volume.WarmOrigin }), &warmPlan{Method: volume.MethodClone}},
+		"no warm start":                      {newSituation(wt).with(reads("b")).with(func(f *stageFacts) { f.Record.Spec.WarmStart.From = volume.WarmOff }), nil},
+		"here before, and what is here went": {newSituation(wt).with(reads("b")).with(func(f *stageFacts) { f.StayedBefore = true }), &warmPlan{Method: volume.MethodClone, Readers: from("b")}},
+		"prewarmed before it was read": {newSituation(wt).with(reads("b")).with(func(f *stageFacts) {
+			f.Entry = &state.Entry{Fence: fence4, State: state.Prewarmed, Mode: wt, Prewarm: &state.Prewarm{}}
+		}), &warmPlan{Method: volume.MethodClone, Readers: from("b")}},
+		"of a writer": {newSituation(wt).with(reads("b")).with(func(f *stageFacts) { f.Record.ReadOnly = false }), &warmPlan{Method: volume.MethodClone}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			plan := decideStage(tc.s.f)
+			if diff := cmp.Diff(tc.want, plan.Warm); plan.Cache != planCreate || plan.Keep || diff != "" {
+				t.Errorf("plan %+v, (-want +got):\n%s", plan, diff)
 			}
 		})
 	}

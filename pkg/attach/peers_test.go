@@ -188,8 +188,12 @@ func (m moves) Begin(ctx context.Context, r volume.MoveRequest) (id volume.MoveI
 // moveID is that of a new object.
 func moveID(r volume.MoveRequest, n int) volume.MoveID {
 	name := fmt.Sprintf("move-%d", r.Fence.Generation)
-	if r.Purpose == volume.PurposePrewarm {
+	switch r.Purpose {
+	case volume.PurposePrewarm:
 		name += "-prewarm"
+	case volume.PurposeRead:
+		name += "-read-" + r.Fence.Node
+	case volume.PurposeMove:
 	}
 	return volume.MoveID{Name: name, UID: fmt.Sprint(n)}
 }

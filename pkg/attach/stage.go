@@ -340,9 +340,12 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 			e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Hydration = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, prior.Hydration.Again()
 		}
 	default:
-		if s.plan.Warm != nil && s.plan.Warm.Peer != nil {
-			e.Hydration = &state.Hydration{From: s.plan.Warm.Peer}
-			if s.plan.Warm.Method == volume.MethodStream {
+		switch w := s.plan.Warm; {
+		case w != nil && len(w.Readers) > 0:
+			e.Hydration = fromReader(w.Readers[0])
+		case w != nil && w.Peer != nil:
+			e.Hydration = &state.Hydration{From: w.Peer}
+			if w.Method == volume.MethodStream {
 				e.Hydration.Stream = &state.Stream{}
 			}
 			if s.plan.Keep {

@@ -41,12 +41,12 @@ func (a *Attacher) streamProblem(ctx context.Context) string {
 	return ""
 }
 
-// importStream gets the lease of the old node's retained cache, and the list of its blocks.
-func (a *Attacher) importStream(ctx context.Context, s *staging) error {
+// importStream gets the lease of another node's cache, and the list of its blocks.
+func (a *Attacher) importStream(ctx context.Context, s *staging, w *warmPlan) error {
 	if a.Stream == nil {
 		return fmt.Errorf("%w: streams are not configured", volume.ErrUnavailable)
 	}
-	lease, err := a.beginLease(ctx, s, func(h *state.Hydration, l *volume.Lease) error {
+	lease, err := a.beginLease(ctx, s, w, func(h *state.Hydration, l *volume.Lease) error {
 		if l.Stream == nil {
 			return fmt.Errorf("%w: the other node's answer names no stream", volume.ErrUnavailable)
 		}

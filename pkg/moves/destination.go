@@ -363,7 +363,9 @@ func (d *Destination) Finish(ctx context.Context, m volume.MoveID, o volume.Move
 	if err != nil || !changed {
 		return err
 	}
-	d.notify(ctx, obj, records.Event{Warning: o == volume.MoveFailed, Reason: event, Action: eventAction, Note: eventMessage(obj)})
+	// Which reader has something to send, is found out by asking.
+	warning := o == volume.MoveFailed && obj.Spec.Purpose != v1alpha1.MigrationRead
+	d.notify(ctx, obj, records.Event{Warning: warning, Reason: event, Action: eventAction, Note: eventMessage(obj)})
 	return nil
 }
 

@@ -63,6 +63,7 @@ func TestMoves(t *testing.T) {
 		"stream leads elsewhere":  testStreamLeadsElsewhere,
 		"no method":               testNoMethod,
 		"usurped":                 testUsurped,
+		"readers":                 testReaders,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // they mostly wait

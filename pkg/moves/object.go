@@ -29,6 +29,12 @@ const (
 // PrewarmName returns the name of the object of a prewarming.
 func PrewarmName(id volume.ID, generation int64) string { return Name(id, generation) + "-prewarm" }
 
+// ReadName returns the name of the object of one of the nodes that read a volume: they have one
+// generation.
+func ReadName(id volume.ID, generation int64, node string) string {
+	return Name(id, generation) + "-read-" + volume.NodeDigits(node)
+}
+
 // Name returns the name of the object of a move: one per volume and ownership.
 func Name(id volume.ID, generation int64) string {
 	return string(id) + "-" + strconv.FormatInt(generation, 10)
@@ -53,9 +59,13 @@ func newObject(r volume.MoveRequest, key *keyagreement.Key) *v1alpha1.CacheMigra
 			Method: v1alpha1.MigrationMethod(r.Method), MethodReason: message(r.Reason),
 		},
 	}
-	if r.Purpose == volume.PurposePrewarm {
+	switch r.Purpose {
+	case volume.PurposePrewarm:
 		obj.Name = PrewarmName(r.Volume, r.Fence.Generation)
 		obj.Spec.Purpose, obj.Spec.PrewarmRequest = v1alpha1.MigrationPrewarm, r.Request
+	case volume.PurposeRead:
+		obj.Name, obj.Spec.Purpose = ReadName(r.Volume, r.Fence.Generation, r.Fence.Node), v1alpha1.MigrationRead
+	case volume.PurposeMove:
 	}
 	if r.Bandwidth > 0 {
 		obj.Spec.BandwidthBytesPerSecond = ptr.To(r.Bandwidth)

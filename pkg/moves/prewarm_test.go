@@ -12,6 +12,32 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
+// testReaders: nodes that read a volume under one generation fill their caches at the same time, and one
+// of them from another.
+func testReaders(t *testing.T, f *fixture) {
+	f.source()
+	f.lessor.mu.Lock()
+	f.lessor.retainedCaches[f.id] = 2
+	f.lessor.mu.Unlock()
+	alone := volume.MoveRequest{Volume: f.id, Purpose: volume.PurposeRead, Fence: f.fence, Method: volume.MethodPreload}
+	alone.Fence.Node = "node-c"
+	c, _, err := f.b.Begin(t.Context(), alone)
+	must(t, err)
+	r := f.streaming()
+	r.Purpose, r.Source.Generation = volume.PurposeRead, 2
+	m, lease, err := f.b.Begin(t.Context(), r)
+	must(t, err)
+	if m.Name != moves.ReadName(f.id, 2, f.nodeB) || c.Name == m.Name || lease.Stream == nil {
+		t.Errorf("moves %s and %s, lease %+v", m.Name, c.Name, lease)
+	}
+	if asked, _ := f.lessor.lease(f.id); asked.Purpose != volume.PurposeRead || asked.Generation != 2 || asked.To != f.nodeB {
+		t.Errorf("request %+v", asked)
+	}
+	f.load(c) // is still there
+	must(t, f.b.Finish(t.Context(), m, volume.MoveCompleted, ""))
+	f.wantState(m, v1alpha1.ExportStateReleased)
+}
+
 // testPrewarm: the record of writes goes from node to node, and a request is carried out
 // once.
 func testPrewarm(t *testing.T, f *fixture) {

@@ -47,7 +47,10 @@ func (s *Service) publish(ctx context.Context, id volume.ID, node string, spec *
 		return volume.Publication{}, fmt.Errorf("%w: the record of volume %s was made anew meanwhile", volume.ErrBusy, id)
 	}
 	if readOnly {
-		if err := readable(obj); err != nil {
+		if neverPublished(obj) && accessErr != nil {
+			return volume.Publication{}, accessErr
+		}
+		if err := readable(obj, access.Generation); err != nil {
 			return volume.Publication{}, err
 		}
 	}

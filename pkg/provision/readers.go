@@ -26,11 +26,13 @@ func (s *Service) PublishReader(ctx context.Context, id volume.ID, node string, 
 }
 
 // readable returns why many nodes cannot read a volume: nothing but nearflash-target lets several
-// in and sees to it that none of them writes, and there has to be something to read.
-func readable(obj *v1alpha1.CachedVolume) error {
+// in and sees to it that none of them writes, and there has to be something to read. A record that was
+// made anew knows nothing of that, and is answered by the generation that the storage server has stored.
+func readable(obj *v1alpha1.CachedVolume, stored int64) error {
 	switch {
 	case records.IsStatic(obj) || obj.Spec.Origin != nil:
 		return errNotReadByMany(volume.ID(obj.Name))
+	case neverPublished(obj) && stored > 0:
 	case obj.Spec.Parent == nil && (neverPublished(obj) || records.Filesystem(obj.Status.Filesystem) != volume.FormatDone):
 		return fmt.Errorf("%w: %s of volume %s: nobody has written to it, so that there is nothing to read; use it once with ReadWriteOnce, or make it from a snapshot or a claim (dataSource)", volume.ErrInvalid, ReadOnlyMany, obj.Name)
 	}

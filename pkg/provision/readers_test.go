@@ -53,6 +53,22 @@ func (f *fixture) wantReaders(t *testing.T, published bool, nodes ...string) {
 	}
 }
 
+// testReadersOfLostRecord: a record that was made anew does not say that somebody has written; the storage
+// server knows that the volume had an owner.
+func testReadersOfLostRecord(t *testing.T, _ *rest.Config, f *fixture) {
+	f.written(t)
+	f.readBy(t, nodeA, 2)
+	f.unpublish(t, nodeA)
+	f.loseRecord(t)
+	adopted := spec()
+	adopted.Mode, adopted.AcceptNodeLoss = volume.ModeWritethrough, false
+	if p, err := f.svc.PublishReader(t.Context(), f.id, nodeA, &adopted, chap); err != nil || p.Fence.Generation != 3 {
+		t.Fatalf("got %+v, %v", p, err)
+	}
+	f.readBy(t, nodeB, 3)
+	f.wantReaders(t, true, nodeA, nodeB)
+}
+
 // testReaders: a volume is written by one or read by many, and changes from one to the other while
 // nobody has it. Readers have a generation in common, which stays as long as nobody writes.
 func testReaders(t *testing.T, _ *rest.Config, f *fixture) {
@@ -210,6 +226,28 @@ func testReadersRestored(t *testing.T, _ *rest.Config, f *fixture) {
 	f.storage.Login(f.id, iqnB, false)
 	f.publish(t, nodeA, 3)
 	f.wantExports(t, iqnA)
+}
+
+// testReadersUnpublishedLate: an unpublish that has stalled since it read the record takes nothing from who
+// reads after somebody has written.
+func testReadersUnpublishedLate(t *testing.T, _ *rest.Config, f *fixture) {
+	f.written(t)
+	generation := int64(2)
+	for _, node := range []string{nodeA, ""} {
+		f.readBy(t, nodeA, generation)
+		f.readBy(t, nodeB, generation)
+		f.read = func() {
+			f.read = nil
+			f.unpublish(t, "")
+			f.publish(t, nodeB, generation+1)
+			f.unpublish(t, nodeB)
+			f.readBy(t, nodeA, generation+2)
+		}
+		f.unpublish(t, node)
+		f.wantReaders(t, true, nodeA)
+		f.unpublish(t, nodeA)
+		generation += 2 // who reads now reads under that
+	}
 }
 
 // load and restore are a backup of the record's status.

@@ -53,6 +53,8 @@ func TestService(t *testing.T) {
 		"readers with keys":                testReadersAccount,
 		"readers refused":                  testReadersRefused,
 		"readers of one initiator":         testReadersTwins,
+		"readers of a lost record":         testReadersOfLostRecord,
+		"readers unpublished late":         testReadersUnpublishedLate,
 		"readers with failures":            testReadersConverge,
 		"readers of a restored record":     testReadersRestored,
 		"static":                           testStatic,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/moves"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -121,6 +123,9 @@ func (m *migrations) supersede(ctx context.Context, obj *v1alpha1.CacheMigration
 		return m.remove(ctx, obj, why)
 	}
 	if generation <= obj.Spec.Generation {
+		if obj.Spec.Purpose == v1alpha1.MigrationRead && generation == obj.Spec.Generation && !slices.Contains(now.Status.Readers, obj.Spec.DestinationNode) {
+			return m.moves.Finish(ctx, volume.MoveID{Name: obj.Name, UID: string(obj.UID)}, volume.MoveEnded, "the node reads the volume no more")
+		}
 		if obj.Spec.PrewarmRequest == now.Spec.PrewarmRequest || obj.Spec.Purpose != v1alpha1.MigrationPrewarm {
 			return nil
 		}
@@ -137,11 +142,19 @@ func (m *migrations) supersede(ctx context.Context, obj *v1alpha1.CacheMigration
 // policy knows only whose plugin it is. A record out of a backup may be older than a move that goes on.
 func usurped(obj *v1alpha1.CacheMigration, now *v1alpha1.CachedVolume) string {
 	made, want := obj.Spec.DestinationNode, now.Status.OwnerNode
-	if obj.Spec.Purpose == v1alpha1.MigrationPrewarm {
+	switch obj.Spec.Purpose {
+	case v1alpha1.MigrationPrewarm:
 		if obj.Spec.PrewarmRequest != now.Spec.PrewarmRequest {
 			return ""
 		}
 		want = now.Spec.PrewarmNode
+	case v1alpha1.MigrationRead:
+		// Each reader has a name of its own. One that reads no more may have come back, or be about to.
+		if obj.Name != moves.ReadName(volume.ID(now.Name), obj.Spec.Generation, made) {
+			return "it has the name of another node's"
+		}
+		made = volume.Readers
+	case v1alpha1.MigrationMove:
 	}
 	if ptr.Deref(now.Status.Generation, 0) != obj.Spec.Generation || want == "" || made == want {
 		return ""
@@ -187,7 +200,7 @@ func endings() predicate.Predicate {
 	}
 }
 
-// handovers lets volumes pass that got another generation or request, or went.
+// handovers lets volumes pass that got another generation, request or readers, or went.
 func handovers() predicate.Predicate {
 	return predicate.Funcs{
 		// Every migration has an event of its own when the informers start.
@@ -195,7 +208,8 @@ func handovers() predicate.Predicate {
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok := e.ObjectOld.(*v1alpha1.CachedVolume)
 			after, also := e.ObjectNew.(*v1alpha1.CachedVolume)
-			return ok && also && (before.UID != after.UID || before.Spec.PrewarmRequest != after.Spec.PrewarmRequest || ptr.Deref(before.Status.Generation, 0) != ptr.Deref(after.Status.Generation, 0))
+			return ok && also && (before.UID != after.UID || before.Spec.PrewarmRequest != after.Spec.PrewarmRequest ||
+				!slices.Equal(before.Status.Readers, after.Status.Readers) || ptr.Deref(before.Status.Generation, 0) != ptr.Deref(after.Status.Generation, 0))
 		},
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}

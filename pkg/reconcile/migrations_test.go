@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/moves"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -42,6 +43,46 @@ func (c *cluster) prewarm(t *testing.T, id volume.ID, uid string, generation int
 	}
 	c.must(t, c.client.Create(t.Context(), m))
 	return m
+}
+
+// read makes the migration of node-b, which reads a volume with others, in the name of a node.
+func (c *cluster) read(t *testing.T, id volume.ID, uid string, generation int64, named string) *v1alpha1.CacheMigration {
+	t.Helper()
+	m := &v1alpha1.CacheMigration{
+		ObjectMeta: metav1.ObjectMeta{Name: moves.ReadName(id, generation, named)},
+		Spec:       v1alpha1.CacheMigrationSpec{VolumeName: string(id), VolumeUID: uid, Generation: generation, DestinationNode: "node-b", Purpose: v1alpha1.MigrationRead},
+	}
+	c.must(t, c.client.Create(t.Context(), m))
+	return m
+}
+
+// readBy has nodes read a volume.
+func (c *cluster) readBy(t *testing.T, id volume.ID, generation int64, nodes ...string) {
+	t.Helper()
+	c.must(t, records.UpdateStatus(t.Context(), c.client, id, func(v *v1alpha1.CachedVolume) error {
+		v.Status.Generation, v.Status.OwnerNode, v.Status.Readers, v.Status.Publication = new(generation), volume.Readers, nodes, v1alpha1.PublicationPublished
+		return nil
+	}))
+}
+
+// testReaders: each of the nodes that read a volume has a migration of its own name, which ends when it
+// reads no more.
+func (c *cluster) testReaders(t *testing.T) {
+	const id = "read-by-many"
+	c.create(t, id)
+	c.readBy(t, id, 2, "node-a", "node-b")
+	uid := string(c.load(t, id).UID)
+	m := c.read(t, id, uid, 2, "node-b")
+	usurped := c.read(t, id, uid, 2, "node-c")
+	eventually(t, "what has another reader's name goes", func() bool { return c.migration(t, usurped) == nil })
+	never(t, "the migration of a reader was ended", func() bool {
+		now := c.migration(t, m)
+		return now == nil || now.Status.Outcome != ""
+	})
+	c.readBy(t, id, 2, "node-a")
+	eventually(t, "the migration of a reader that has left ends", func() bool {
+		return c.migration(t, m).Status.OutcomeMessage == "the node reads the volume no more"
+	})
 }
 
 // own gives a volume to a node.

@@ -230,6 +230,7 @@ func TestReconcile(t *testing.T) {
 	t.Run("migration of a former owner", c.testSuperseded)
 	t.Run("migration without its volume", c.testWithoutVolume)
 	t.Run("migration of no owner", c.testUsurped)
+	t.Run("migrations of readers", c.testReaders)
 	t.Run("migration that ended", c.testExpiry)
 	t.Run("request that was fulfilled", c.testFulfilled)
 	t.Run("request that was taken back", c.testTakenBack)

@@ -57,6 +57,8 @@ const (
 	PurposeMove MovePurpose = "Move"
 	// PurposePrewarm copies the cache of an attached volume before it moves.
 	PurposePrewarm MovePurpose = "Prewarm"
+	// PurposeRead fills the cache of one of the nodes that read a volume (states.md, Readers).
+	PurposeRead MovePurpose = "Read"
 )
 
 // MoveMethod is how a new owner's cache is filled (states.md, The warm move).
@@ -92,7 +94,7 @@ type Tracked struct {
 // MoveRequest asks the node that holds a retained cache to export it.
 type MoveRequest struct {
 	Volume ID
-	// Purpose is PurposeMove, unless the cache is asked for while it is in use. Then
+	// Purpose is PurposeMove, unless the cache is asked for while it is in use. For a prewarming
 	// Request is the one of the record.
 	Purpose MovePurpose
 	Request string

@@ -12,6 +12,7 @@ var (
 	faultReleaseJournal   = faultpoint.New("release.journal")
 	faultReleaseWiping    = faultpoint.New("release.wiping")
 	faultReleaseDiscarded = faultpoint.New("release.discarded")
+	faultReadLeased       = faultpoint.New("read.leased")
 	faultPrewarmAsked     = faultpoint.New("prewarm.asked")
 	faultPrewarmTracked   = faultpoint.New("prewarm.tracked")
 	faultPrewarmCommitted = faultpoint.New("prewarm.committed")

@@ -105,7 +105,7 @@ func (l *Lessor) Export(ctx context.Context, r volume.LeaseRequest) (volume.Leas
 		return volume.Lease{}, fmt.Errorf("%w: method %q is not known here", volume.ErrInvalid, r.Method)
 	case r.Method == volume.MethodStream && l.Streams == nil:
 		return volume.Lease{}, fmt.Errorf("%w: this node streams no caches", volume.ErrUnavailable)
-	case r.Method != volume.MethodStream && r.Purpose == volume.PurposePrewarm:
+	case r.Method != volume.MethodStream && (r.Purpose == volume.PurposePrewarm || r.Purpose == volume.PurposeRead):
 		return volume.Lease{}, fmt.Errorf("%w: a cache in use is sent as a stream, and in no other way", volume.ErrInvalid)
 	}
 	unlock, ok := l.Host.TryLock(r.Volume)
@@ -121,11 +121,15 @@ func (l *Lessor) Export(ctx context.Context, r volume.LeaseRequest) (volume.Leas
 	if err != nil {
 		return volume.Lease{}, err
 	}
-	live := r.Purpose == volume.PurposePrewarm
-	if live {
+	switch r.Purpose {
+	case volume.PurposePrewarm:
 		err = exportableLive(e, rec, r, l.Node)
-	} else {
+	case volume.PurposeRead:
+		err = l.readable(e, rec, r)
+	case volume.PurposeMove, "":
 		err = exportable(e, rec, r, l.Boot)
+	default:
+		err = fmt.Errorf("%w: purpose %q is not known here", volume.ErrInvalid, r.Purpose)
 	}
 	if err != nil {
 		return volume.Lease{}, err
@@ -135,7 +139,7 @@ func (l *Lessor) Export(ctx context.Context, r volume.LeaseRequest) (volume.Leas
 			return volume.Lease{}, err
 		}
 	}
-	if live {
+	if r.Purpose == volume.PurposePrewarm || r.Purpose == volume.PurposeRead {
 		return l.leaseLive(ctx, e, r)
 	}
 	return l.exportCache(ctx, e, r)

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -231,5 +232,107 @@ func TestSendable(t *testing.T) {
 		if err := sendable(tc.m, tc.chunk, tc.data, tc.live); (err == nil) != tc.want {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// newReadSource is a node that reads a volume with node b, which asks for its cache.
+func newReadSource(t testing.TB) *source {
+	t.Helper()
+	s := newLiveSource(t)
+	s.entry.ReadOnly = true
+	s.rec.ReadOnly, s.rec.Prewarm, s.rec.Readers = true, nil, []string{s.Node, "b", "c"}
+	return s
+}
+
+func readRequest() volume.LeaseRequest {
+	r := streamRequest()
+	r.Purpose = volume.PurposeRead
+	return r
+}
+
+// TestReadLease: of a cache by which a volume is read with others the blocks are sent as pods read them,
+// to one node at a time; nothing is noted, and nothing is taken away.
+func TestReadLease(t *testing.T) {
+	s := newReadSource(t)
+	lease, err := s.Export(t.Context(), readRequest())
+	s.must(err)
+	if lease.Tracked != nil || lease.Move != moveToB || lease.ChunkSectors != chunkBytes/512 || s.entry.StreamedTo != "b" || s.entry.Track != nil || s.entry.State != state.Staged {
+		t.Errorf("lease %+v, journal %+v", lease, s.entry)
+	}
+	again, err := s.Export(t.Context(), readRequest())
+	if err != nil || again.Move != lease.Move {
+		t.Errorf("asked again: %+v, %v", again, err)
+	}
+	s.wantStream()
+	c, err := s.OpenStream(t.Context(), "v", moveToB, "b")
+	s.must(err)
+	top, _ := s.part(layout.Top)
+	d, err := s.machine.Device(top.DevPath())
+	s.must(err)
+	buf := make([]byte, chunkBytes)
+	for block := range int64(64) { // as many as the cache has places
+		_, err := d.ReadAt(buf, (100+block)*chunkBytes)
+		s.must(err)
+	}
+	for i, block := range c.Blocks() { // which the cache does not hold any more
+		if n, err := c.ReadChunks(t.Context(), i, buf); err != nil || n != 1 || !bytes.Equal(buf, make([]byte, chunkBytes)) {
+			t.Errorf("block %d: %d chunks, %.20q (%v), want what the storage server has", block, n, buf, err)
+		}
+	}
+	s.must(c.Close())
+	other := readRequest()
+	other.Move, other.To = volume.MoveID{Name: "v-5-read-c", UID: "m9"}, "c"
+	if _, err := s.Export(t.Context(), other); !errors.Is(err, volume.ErrUnavailable) || *s.entry.Exported != moveToB {
+		t.Errorf("another node: %v, want ErrUnavailable; the lease is %+v", err, s.entry.Exported)
+	}
+	anew := readRequest()
+	anew.Move.UID = "m2"
+	_, err = s.Export(t.Context(), anew)
+	s.must(err)
+	if !slices.Equal(s.ended, []volume.MoveID{moveToB}) || *s.entry.Exported != anew.Move {
+		t.Errorf("the same node again: ended %v, the lease is %+v", s.ended, s.entry.Exported)
+	}
+	s.must(s.Release(t.Context(), "v", anew.Move))
+	if s.entry == nil || s.entry.State != state.Staged || s.entry.Exported != nil {
+		t.Errorf("after its end: %+v", s.entry)
+	}
+	_, err = s.Export(t.Context(), other)
+	s.must(err)
+}
+
+// TestReadLeaseRefused: who does not read the volume under this generation, and what is not whole here, is
+// refused, and nothing is journalled.
+func TestReadLeaseRefused(t *testing.T) {
+	cases := map[string]struct {
+		change func(s *source, r *volume.LeaseRequest)
+		want   error
+	}{
+		"by clone":              {func(_ *source, r *volume.LeaseRequest) { r.Method = volume.MethodClone }, volume.ErrInvalid},
+		"for another purpose":   {func(_ *source, r *volume.LeaseRequest) { r.Purpose = "Gossip" }, volume.ErrInvalid},
+		"to who does not read":  {func(_ *source, r *volume.LeaseRequest) { r.To = "z" }, volume.ErrFenced},
+		"to itself":             {func(s *source, r *volume.LeaseRequest) { r.To = s.Node }, volume.ErrFenced},
+		"an earlier generation": {func(_ *source, r *volume.LeaseRequest) { r.Generation-- }, volume.ErrNotFound},
+		"another volume":        {func(_ *source, r *volume.LeaseRequest) { r.UID = "u9" }, volume.ErrNotFound},
+		"read no more":          {func(s *source, _ *volume.LeaseRequest) { s.rec.Published = false }, volume.ErrFenced},
+		"written since":         {func(s *source, _ *volume.LeaseRequest) { s.rec.Fence.Generation++ }, volume.ErrFenced},
+		"written now":           {func(s *source, _ *volume.LeaseRequest) { s.rec.ReadOnly = false }, volume.ErrFenced},
+		"a writer's cache":      {func(s *source, _ *volume.LeaseRequest) { s.entry.ReadOnly = false }, volume.ErrNotFound},
+		"no cache any more":     {func(s *source, _ *volume.LeaseRequest) { s.entry.Deny() }, volume.ErrNotFound},
+		"of an earlier boot":    {func(s *source, _ *volume.LeaseRequest) { s.entry.Boot = "earlier" }, volume.ErrNotFound},
+		"being filled":          {func(s *source, _ *volume.LeaseRequest) { s.entry.Hydration = &state.Hydration{} }, volume.ErrUnavailable},
+		"nothing is sent here":  {func(s *source, _ *volume.LeaseRequest) { s.Streams = nil }, volume.ErrUnavailable},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := newReadSource(t)
+			r := readRequest()
+			tc.change(s, &r)
+			if _, err := s.Export(t.Context(), r); !errors.Is(err, tc.want) {
+				t.Errorf("got %v, want %v", err, tc.want)
+			}
+			if s.entry.StreamedTo != "" || s.entry.Exported != nil {
+				t.Errorf("the journal says %+v", s.entry)
+			}
+		})
 	}
 }

@@ -111,6 +111,17 @@ type Streamed struct {
 	dev          blockdev.File
 	// offset is where the data begin in the device, in bytes.
 	offset int64
+	// asRead is true if the device is that which pods read: it has blocks of the origin at their own
+	// places. What the cache has in a place may be another block by now.
+	asRead bool
+}
+
+// at is where a chunk of the list lies in the device, in chunks.
+func (s *Streamed) at(i int) uint64 {
+	if s.asRead {
+		return s.list.origin[i]
+	}
+	return uint64(s.list.cache[i])
 }
 
 // ChunkSectors is the size of a chunk.
@@ -123,7 +134,7 @@ func (s *Streamed) Blocks() []uint64 { return s.list.origin }
 func (s *Streamed) Places() []uint32 { return s.list.cache }
 
 // ReadChunks reads chunks from a number of that list on into an aligned buffer: as many as it has room
-// for and the cache has side by side, at least one. It returns how many; none if one of them cannot
+// for and the device has side by side, at least one. It returns how many; none if one of them cannot
 // be read. It may be called several times at a time.
 func (s *Streamed) ReadChunks(_ context.Context, i int, buf []byte) (int, error) {
 	chunk := int(s.chunkSectors) * devmapper.SectorSize
@@ -131,10 +142,10 @@ func (s *Streamed) ReadChunks(_ context.Context, i int, buf []byte) (int, error)
 		return 0, fmt.Errorf("%w: chunk %d of %d into %d bytes", volume.ErrInvalid, i, len(s.list.cache), len(buf))
 	}
 	n := 1
-	for n < len(buf)/chunk && i+n < len(s.list.cache) && s.list.cache[i+n] == s.list.cache[i]+uint32(n) {
+	for n < len(buf)/chunk && i+n < len(s.list.cache) && s.at(i+n) == s.at(i)+uint64(n) {
 		n++
 	}
-	if _, err := s.dev.ReadAt(buf[:n*chunk], s.offset+int64(uint64(s.list.cache[i])*s.chunkSectors)*devmapper.SectorSize); err != nil {
+	if _, err := s.dev.ReadAt(buf[:n*chunk], s.offset+int64(s.at(i)*s.chunkSectors)*devmapper.SectorSize); err != nil {
 		return 0, err
 	}
 	return n, nil
@@ -145,7 +156,7 @@ func (s *Streamed) Close() error { return s.dev.Close() }
 
 // OpenStream opens the cache that this node streams to another one in a move. A retained one is
 // read through the exported device, which shows nothing but mapped chunks; one in use through its
-// data device, while it lasts.
+// data device, while it lasts, or where many read the volume through the device that pods read.
 // Errors: ErrNotFound (no such lease), ErrFenced (it is another node's), ErrUnavailable.
 func (l *Lessor) OpenStream(ctx context.Context, id volume.ID, m volume.MoveID, to string) (*Streamed, error) {
 	e, err := l.Host.Entry(id)
@@ -166,7 +177,10 @@ func (l *Lessor) OpenStream(ctx context.Context, id volume.ID, m volume.MoveID, 
 		return nil, fmt.Errorf("%w: the cache of volume %s is not whole on the SSD", volume.ErrUnavailable, id)
 	}
 	out, part := &Streamed{chunkSectors: e.ChunkSectors, offset: c.Meta.SizeBytes}, layout.Exported
-	if e.State == state.Staged {
+	switch {
+	case e.State == state.Staged && e.ReadOnly:
+		out.offset, out.asRead, part = 0, true, layout.Top
+	case e.State == state.Staged:
 		out.offset, part = 0, layout.Data
 	}
 	if out.list, err = l.listOf(ctx, e, c); err != nil {

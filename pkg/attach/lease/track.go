@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 
 	"k8s.io/klog/v2"
 
@@ -35,7 +36,7 @@ func exportableLive(e *state.Entry, rec volume.Volume, r volume.LeaseRequest, no
 // leaseLive lets a cache in use be sent, after the kernel has begun to note what is written
 // to its data: what the destination gets is never older than the record.
 func (l *Lessor) leaseLive(ctx context.Context, e *state.Entry, r volume.LeaseRequest) (volume.Lease, error) {
-	if err := l.track(ctx, e, r); err != nil {
+	if err := l.hold(ctx, e, r); err != nil {
 		return volume.Lease{}, err
 	}
 	c, err := l.SSD.Inspect(ctx, l.SSD.Pool.View().VG, e.ID)
@@ -53,10 +54,42 @@ func (l *Lessor) leaseLive(ctx context.Context, e *state.Entry, r volume.LeaseRe
 		l.Heat.Add(ctx, e) // here and not where the list is made, which holds no lock
 	}
 	klog.FromContext(ctx).Info("Cache in use is sent", "volume", e.ID, "generation", e.Fence.Generation, "to", r.To, "move", r.Move.Name)
-	return volume.Lease{
-		Move: r.Move, ChunkSectors: e.ChunkSectors, DataBytes: c.Data.SizeBytes, WWID: e.WWID,
-		Tracked: &volume.Tracked{ID: e.Track.ID, AreaBytes: int64(e.Track.AreaSectors) * devmapper.SectorSize},
-	}, nil
+	lease := volume.Lease{Move: r.Move, ChunkSectors: e.ChunkSectors, DataBytes: c.Data.SizeBytes, WWID: e.WWID}
+	if e.Track != nil {
+		lease.Tracked = &volume.Tracked{ID: e.Track.ID, AreaBytes: int64(e.Track.AreaSectors) * devmapper.SectorSize}
+	}
+	return lease, nil
+}
+
+// hold has the journal say who gets a cache in use, and the kernel note what is written to it. Of what
+// many read nothing is noted: nobody writes.
+func (l *Lessor) hold(ctx context.Context, e *state.Entry, r volume.LeaseRequest) error {
+	if r.Purpose != volume.PurposeRead {
+		return l.track(ctx, e, r)
+	}
+	e.Exported, e.StreamedTo = &r.Move, r.To
+	if err := l.Host.Save(ctx, e, e.State); err != nil {
+		return err
+	}
+	faultReadLeased.Hit()
+	return nil
+}
+
+// readable says why a cache that this node uses to read a volume with others may not be sent to one of
+// them, nil if it may (states.md, Readers).
+func (l *Lessor) readable(e *state.Entry, rec volume.Volume, r volume.LeaseRequest) error {
+	switch want := (volume.Fence{UID: r.UID, Generation: r.Generation, Node: l.Node}); {
+	case e == nil || e.State != state.Staged || e.Boot != l.Boot || !e.ReadOnly || !e.Cached() || !e.Activated || e.Fence != want:
+		return fmt.Errorf("%w: no cache of volume %s, generation %d, is in use here to read it", volume.ErrNotFound, r.Volume, r.Generation)
+	case e.Hydration != nil:
+		return fmt.Errorf("%w: the cache of volume %s is itself being filled", volume.ErrUnavailable, r.Volume)
+	case !rec.ReadOnly || rec.Fence != want || !rec.Published || r.To == l.Node || !slices.Contains(rec.Readers, r.To):
+		return fmt.Errorf("%w: volume %s is at generation %d with owner %q, and read by %s; node %q asks for generation %d",
+			volume.ErrFenced, r.Volume, rec.Fence.Generation, rec.Fence.Node, volume.NamesOfReaders(rec.Readers), r.To, r.Generation)
+	case e.Exported != nil && *e.Exported != r.Move && e.StreamedTo != r.To:
+		return fmt.Errorf("%w: the cache of volume %s is being sent to node %s", volume.ErrUnavailable, r.Volume, e.StreamedTo)
+	}
+	return nil
 }
 
 // track begins the record of writes; that of the same lease goes on.
