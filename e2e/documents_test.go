@@ -42,6 +42,7 @@ var followed = []string{
 var notFollowed = map[string]string{
 	"docs/benchmarks.md":                       "it is a measurement of some minutes; " + checked,
 	"docs/explanation/compatibility.md":        "make test-versions, make e2e-upstream and those after it are rings themselves, and the definitions are those of docs/how-to/upgrade.md",
+	"docs/explanation/warm-move.md":            "its only command is one of docs/reference/kubectl.md; " + checked,
 	"docs/how-to/host-tools.md":                "it is about files of hosts, of which the lab's have no multipathd; " + checked,
 	"docs/how-to/hosts.md":                     "the specs labelled host-iscsiadm and own-iscsid use these values; " + checked,
 	"docs/how-to/kind.md":                      ownRing,
