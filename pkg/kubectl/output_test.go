@@ -78,7 +78,9 @@ var documented = map[string]func(t *testing.T) *rig{
 		v.Status.Flush = v1alpha1.FlushStatus{Request: requestAtStart, CompletionTime: before(0)}
 	}),
 	"invalidate": onTicks(bound("shop", "data", "pvc-1", released("node-a"))),
-	"list":       func(t *testing.T) *rig { return newRig(t, append(fleet(), node("node-b", true), node("node-c", false))...) },
+	"list": func(t *testing.T) *rig {
+		return newRig(t, append(fleet(), node("node-b", true), node("node-c", false))...)
+	},
 	"migrate": func(t *testing.T) *rig {
 		r := newRig(t, append(bound("shop", "data", "pvc-1", on("node-a")), readyPool("node-b"))...)
 		r.goesOn(copied(gib, time.Minute), copied(3*gib, 20*time.Second), func(m *v1alpha1.CacheMigration) {
