@@ -52,6 +52,22 @@ var _ = Describe("kubectl nearflash bench", Label("bench-command", "kubectl", "l
 		Expect(warm.Alone.Latency.P50Micros).To(BeNumerically("<", r.Rows[0].Alone.Latency.P50Micros), "a hit is no faster than the origin")
 		Expect(r.Link).NotTo(BeNil())
 
+		By("comparing them with the SSD alone")
+		Expect(r.SSD).NotTo(BeNil())
+		Expect(r.SSD.NotMeasured).To(BeEmpty())
+		rows = nil
+		for _, row := range r.SSD.Rows {
+			rows = append(rows, row.Profile)
+			Expect(row.Load.IOPS).To(BeNumerically(">", 0))
+			Expect(row.Verdict.Limit).NotTo(BeEmpty())
+		}
+		Expect(rows).To(Equal([]string{"randread", "oltp"}))
+		Expect(r.SSD.Rows[0].Alone.Latency.P50Micros).To(BeNumerically("<", r.Rows[0].Alone.Latency.P50Micros), "the SSD is no faster than the origin")
+		Expect(r.SSD.Rows[1].Load.Sync).NotTo(BeNil())
+		devices, err := k.Host.Run(ctx, nodeA, "cat /sys/block/dm-*/dm/name")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(devices).NotTo(ContainSubstring("scratch"), "the scratch volume is left")
+
 		By("showing the move")
 		Expect(r.Moves).To(HaveLen(2))
 		Expect(r.Moves[0].Warm).To(BeTrue())

@@ -32,9 +32,9 @@ const (
 var followed = []string{
 	"README.md", "docs/troubleshooting.md",
 	"docs/how-to/abandon-writes.md", "docs/how-to/adopt-a-claim.md", "docs/how-to/cache-any-csi-volume.md", "docs/how-to/change-a-cache.md", "docs/how-to/choose-a-mode.md", "docs/how-to/drill.md", "docs/how-to/monitoring.md",
-	"docs/how-to/move-a-node-out.md", "docs/how-to/prepare-ssds.md", "docs/how-to/read-the-metrics.md",
+	"docs/how-to/measure-your-own-load.md", "docs/how-to/move-a-node-out.md", "docs/how-to/prepare-ssds.md", "docs/how-to/read-the-metrics.md",
 	"docs/how-to/recover-a-lost-cluster.md", "docs/how-to/recover-after-node-loss.md",
-	"docs/how-to/size-a-cache.md", "docs/how-to/storage-server.md", "docs/how-to/storage-server-pair.md", "docs/how-to/uninstall.md", "docs/how-to/upgrade.md",
+	"docs/how-to/scrub.md", "docs/how-to/size-a-cache.md", "docs/how-to/storage-server.md", "docs/how-to/storage-server-pair.md", "docs/how-to/uninstall.md", "docs/how-to/upgrade.md",
 	"docs/how-to/volume-attributes-class.md", "docs/reference/kubectl.md", "docs/tutorial/first-volume.md", "docs/tutorial/warm-move.md",
 }
 
@@ -42,13 +42,12 @@ var followed = []string{
 var notFollowed = map[string]string{
 	"docs/benchmarks.md":                       "it is a measurement of some minutes; " + checked,
 	"docs/explanation/compatibility.md":        "make test-versions, make e2e-upstream and those after it are rings themselves, and the definitions are those of docs/how-to/upgrade.md",
+	"docs/explanation/warm-move.md":            "its only command is one of docs/reference/kubectl.md; " + checked,
 	"docs/how-to/host-tools.md":                "it is about files of hosts, of which the lab's have no multipathd; " + checked,
 	"docs/how-to/hosts.md":                     "the specs labelled host-iscsiadm and own-iscsid use these values; " + checked,
 	"docs/how-to/kind.md":                      ownRing,
-	"docs/how-to/measure-your-own-load.md":     "each command measures for minutes, with an image of the reader's; the spec labelled bench-command runs it; " + checked,
 	"docs/how-to/rescue-a-dead-nodes-cache.md": "TestKernelRescue and TestKernelRescueOverDriver run the program on a dead node's SSD; " + checked,
 	"docs/how-to/read-by-many.md":              "its manifests are examples; specs of readers make what it describes; " + checked,
-	"docs/how-to/scrub.md":                     "it needs a volume with a cache of some age; the spec labelled scrub does what it describes; " + checked,
 	"docs/how-to/snapshots.md":                 "its manifests are examples; specs of snapshots, freezes and groups make what it describes; " + checked,
 	"docs/reference/campaigns.md":              ownRing,
 }
@@ -135,10 +134,47 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 				"kubectl nearflash invalidate": {left: "the pod goes on; TestWithAPIServer of pkg/kubectl"},
 			}},
 			{path: "docs/how-to/read-the-metrics.md"},
+			{path: "docs/how-to/scrub.md"},
 		} {
 			w.s, w.words = s, words
 			w.follow(ctx)
 		}
+	}, NodeTimeout(2*specLimit))
+
+	It("measure with the reader's own load", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v := s.inUse(ctx, "data", v1alpha1.CacheModeWritethrough)
+		class, err := s.class(ctx, "bench", cluster.ClassSpec{Mode: v1alpha1.CacheModeWritethrough, CacheSize: "100%"})
+		Expect(err).NotTo(HaveOccurred())
+		const short, hours = " --runtime 2s --warm-limit 30s", "the reader's measures for minutes, with an image of the reader's"
+		bench := "kubectl nearflash bench -n shop --image " + benchImage
+		w := &walk{path: "docs/how-to/measure-your-own-load.md", s: s, words: v.words()}
+		stop := s.watchVolumes(ctx)
+		w.steps = map[string]step{
+			"kubectl nearflash bench -n shop --image registry.example.com/fio:3 --mode none,writethrough,writeback": {
+				instead: bench + " --class " + class + " --mode none,writethrough --profile randread,oltp --size 64Mi --html report.html" + short, why: hours,
+				after: func(context.Context) {
+					Expect(filepath.Join(w.dir, "report.html")).To(BeAnExistingFile())
+					Expect(w.shown("kubectl nearflash bench -n shop --image registry.example.com/fio:3 --mode none,writethrough,writeback")).To(ContainSubstring("SSD alone"))
+				},
+			},
+			"kubectl nearflash bench -n shop --image registry.example.com/fio:3 --job-file": {
+				before:  func(ctx context.Context) { w.mustType(ctx, `printf '[x]\nrw=randread\nbs=16k\n' >orders.fio`) },
+				instead: bench + " --class " + class + " --mode writethrough --job-file orders.fio --size 64Mi --cache-size 100%" + short, why: hours,
+			},
+			"kubectl nearflash bench -n shop --image registry.example.com/fio:3 --mode writethrough --move": {left: "two moves take minutes; bench_command_test.go"},
+			"kubectl nearflash bench -n shop --image postgres:18":                                           {left: "it measures for minutes; bench_database_test.go"},
+			"kubectl nearflash bench -n shop --image registry.example.com/fio:3 --claim data": {
+				before: func(ctx context.Context) {
+					_, err := v.run(ctx, "mkdir -p "+cluster.MountPath+"/base && dd if=/dev/urandom of="+cluster.MountPath+"/base/large-file bs=1M count=8 conv=fsync status=none")
+					Expect(err).NotTo(HaveOccurred())
+				},
+				instead: bench + " --claim data --claim-file base/large-file --yes" + short, why: hours + "; nobody is there to answer",
+			},
+		}
+		w.follow(ctx)
+		stop()
+		s.expectNoBench(ctx)
 	}, NodeTimeout(2*specLimit))
 
 	It("describe the kubectl plugin", func(ctx SpecContext) {

@@ -4,7 +4,8 @@
 // hosts that have none. "nearflash-node freeze" is what the plugin runs to
 // freeze a filesystem and to thaw it, whatever has become of the plugin; "nearflash-node scrub"
 // suspends a device and resumes it in the same way. "nearflash-node figures"
-// prints what the plugin in the same container measures now.
+// prints what the plugin in the same container measures now, and "nearflash-node ssd" measures the SSDs
+// alone, on a logical volume that the plugin lends.
 package main
 
 import (
@@ -16,6 +17,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/scrub"
 	"github.com/nearflash/nearflash/pkg/figures"
 	"github.com/nearflash/nearflash/pkg/freeze"
+	"github.com/nearflash/nearflash/pkg/scratch"
 	"github.com/nearflash/nearflash/pkg/version"
 )
 
@@ -39,6 +41,11 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == figures.Command {
 		ask := node.Figures{Out: os.Stdout}
 		app.Main(app.Command{Name: "nearflash-node figures", Args: os.Args[2:], AddFlags: ask.AddFlags, Run: ask.Run})
+		return
+	}
+	if len(os.Args) > 1 && os.Args[1] == scratch.Command {
+		measure := node.SSD{Out: os.Stdout}
+		app.Main(app.Command{Name: "nearflash-node ssd", Args: os.Args[2:], AddFlags: measure.AddFlags, Run: measure.Run})
 		return
 	}
 	cfg := node.Config{Version: version.Version}

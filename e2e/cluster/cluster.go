@@ -228,7 +228,10 @@ func (c *Cluster) DriverPods(ctx context.Context) ([]corev1.Pod, error) {
 	if err := c.API.List(ctx, &list, client.MatchingLabels{nameLabel: "nearflash"}); err != nil {
 		return nil, err
 	}
-	pods := slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+	// One that has ended for good stays beside the one that its Deployment has made instead.
+	pods := slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
+		return p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
+	})
 	if len(pods) == 0 {
 		return nil, fmt.Errorf("no pod with label %s=nearflash", nameLabel)
 	}

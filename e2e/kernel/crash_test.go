@@ -20,6 +20,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/scratch"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -96,6 +97,8 @@ type order struct {
 	Freeze bool
 	// Scrub compares the cache with the origin, as the record asks.
 	Scrub bool
+	// Scratch lends the scratch volume.
+	Scratch bool
 	// Count lets the count of the attached volume grow.
 	Count bool
 	// DirtyLimits keeps the dirty limits for a while.
@@ -154,6 +157,8 @@ func child() int {
 			err = n.Freeze(ctx, o.Req.ID)
 		case o.Scrub:
 			err = n.scrub(ctx, o.Req.ID)
+		case o.Scratch:
+			_, _, err = n.LendScratch(ctx, scratch.MinBytes)
 		case o.Prewarm:
 			err = n.prewarm(ctx, o.Req.ID)
 		case o.Hydration:
@@ -251,9 +256,9 @@ var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activ
 // pointsOf lists the fault points that a mode passes and is tried with.
 func pointsOf(mode volume.CacheMode) []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
-		for _, other := range []string{"change.", "leave.", "hydration.", "export.", "release.", "prestage.", "prewarm.", "failover.", "dirtylimit.", "rescue.", "format.", "count.", "lost.", "freeze.", "scrub."} {
+		for _, other := range []string{"change.", "leave.", "hydration.", "export.", "release.", "prestage.", "prewarm.", "failover.", "dirtylimit.", "rescue.", "format.", "count.", "lost.", "freeze.", "scrub.", "scratch."} {
 			if strings.HasPrefix(point, other) {
-				return true // TestKernelKillChange, TestKernelKillHydration, TestKernelKillPrewarm, TestKernelKillFailover, TestKernelFormatOnce, TestKernelKillCount, TestKernelFreeze, TestKernelKillScrub; lost.: pkg/attach, TestReservationLost
+				return true // TestKernelKillChange, TestKernelKillHydration, TestKernelKillPrewarm, TestKernelKillFailover, TestKernelFormatOnce, TestKernelKillCount, TestKernelFreeze, TestKernelKillScrub, TestKernelScratch; lost.: pkg/attach, TestReservationLost
 			}
 		}
 		detach := strings.HasPrefix(point, "detach.")

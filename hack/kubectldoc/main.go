@@ -60,7 +60,7 @@ const permissions = `
 	"in the namespace of the claim: get, create and delete `persistentvolumeclaims`, list `pods`, `replicationcontrollers`, `statefulsets`, `deployments`, `replicasets`, `daemonsets`, `jobs`, `cronjobs`, " +
 	"and get the owners of the claim; in the namespace of origins: get `persistentvolumeclaims`, get, create, patch and delete `configmaps`" + ` |
 | bench | list ` + "`cachepools`; in the namespace: create, get, list and delete `persistentvolumeclaims` and `pods`, and create `pods/exec`; get and list `storageclasses`, and create and delete them for `--mode`; " +
-	"with get and list of `persistentvolumes` it waits until volumes are gone; for hit rates what top needs; for `--move` list `cachemigrations` and patch `cachedvolumes`" + ` |
+	"with get and list of `persistentvolumes` it waits until volumes are gone; for hit rates and the row of the SSD alone what top needs; for `--move` list `cachemigrations` and patch `cachedvolumes`" + ` |
 | doctor | also list ` + "`configmaps` and `volumeattachments`" + `; get and list ` + "`customresourcedefinitions`, `csinodes`, `storageclasses`" + ` |
 
 The chart adds the first row's rights to objects of nearflash to Kubernetes' role ` + "`view`, and the right to patch `cachedvolumes` to `edit` and so to `admin`" + `

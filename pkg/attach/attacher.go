@@ -275,6 +275,8 @@ type Attacher struct {
 	cacheFaults *cachefault.Watch
 	// scrubs compares caches with their origins.
 	scrubs *scrub.Keeper
+	// scratch is held while the scratch volume is lent.
+	scratch sync.Mutex
 	// repairs, changers and counting are who works on what the
 	// passes find.
 	repairs, changers, counting, freezing passes.Workers

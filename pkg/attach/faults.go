@@ -100,6 +100,8 @@ var (
 	faultRenameJournaled = faultpoint.New("rename.journaled")
 	faultRenamed         = faultpoint.New("rename.renamed")
 
+	faultScratchMade = faultpoint.New("scratch.made")
+
 	faultWipeJournaled = faultpoint.New("wipe.journaled")
 	faultWipeRemoved   = faultpoint.New("wipe.removed")
 )

@@ -247,7 +247,7 @@ func (a *Attacher) wipeOrphans(ctx context.Context) (map[volume.ID]bool, error) 
 		return nil, err
 	}
 	seen := map[volume.ID]bool{}
-	var problems []error
+	problems := []error{a.sweepScratch(lctx, lvs)}
 	for _, id := range layout.IDs(lvs) {
 		seen[id] = true
 		if err := a.wipeOrphan(lctx, id, ssd.Pick(lvs, id)); err != nil {

@@ -3,29 +3,74 @@ package attach
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
+	"fmt"
+	"slices"
+	"time"
 
 	"k8s.io/klog/v2"
 
-	"github.com/nearflash/nearflash/pkg/cachetools"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
+	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/scratch"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// SweepScratch removes what a killed process has left of the maps that it was reading
-// (cachetools.ReadMap): a copy of metadata takes as much as these. It is for the start of the process,
-// before anything reads a map. What cannot be removed takes room, and no more.
-func (a *Attacher) SweepScratch(ctx context.Context) {
-	if a.Warm.Dir == "" {
-		return
+const (
+	// scratchTimeout bounds the removal of a scratch volume, and scratchTries and scratchPause how often it is
+	// tried: the kernel closes what a process had open a moment after its connection.
+	scratchTimeout             = 30 * time.Second
+	scratchTries, scratchPause = 5, 200 * time.Millisecond
+)
+
+var _ scratch.Lender = (*Attacher)(nil)
+
+// LendScratch implements scratch.Lender (states.md, The SSD alone). Errors: ErrBusy while another one is lent,
+// ssd.ErrNoScratch.
+func (a *Attacher) LendScratch(ctx context.Context, bytes int64) (scratch.Device, func(context.Context) error, error) {
+	if !a.scratch.TryLock() {
+		return scratch.Device{}, nil, fmt.Errorf("%w: the SSD is being measured for somebody else", volume.ErrBusy)
 	}
-	files, err := os.ReadDir(a.Warm.Dir)
-	problems := []error{err}
-	for _, f := range files {
-		if cachetools.Scratch(f.Name()) {
-			problems = append(problems, cachetools.RemoveFiles(filepath.Join(a.Warm.Dir, f.Name())))
+	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
+	defer cancel()
+	s, err := a.ssd.MakeScratch(cctx, min(bytes, scratch.MaxBytes), scratch.MinBytes)
+	if err != nil {
+		a.scratch.Unlock() // what was made is swept
+		return scratch.Device{}, nil, err
+	}
+	faultScratchMade.Hit()
+	klog.FromContext(ctx).Info("Scratch volume lent", "bytes", s.LV.SizeBytes, "place", s.Words())
+	d := scratch.Device{Path: s.LV.DevPath(), UUID: s.UUID, Bytes: s.LV.SizeBytes, Place: s.Words()}
+	return d, a.takeScratchBack, nil
+}
+
+// takeScratchBack removes what was lent. What cannot be removed now is left to Repair.
+func (a *Attacher) takeScratchBack(ctx context.Context) error {
+	defer a.scratch.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, scratchTimeout)
+	defer cancel()
+	for try := 1; ; try++ {
+		err := a.ssd.RemoveScratch(ctx)
+		if !errors.Is(err, lvm.ErrBusy) || try == scratchTries {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(scratchPause):
 		}
 	}
-	if err := errors.Join(problems...); err != nil {
-		klog.FromContext(ctx).Error(err, "Files of a process before were not removed")
+}
+
+// sweepScratch removes a scratch volume that no measurement of this plugin has.
+func (a *Attacher) sweepScratch(ctx context.Context, lvs []lvm.LV) error {
+	if !slices.ContainsFunc(lvs, func(lv lvm.LV) bool { return lv.Name == ssd.ScratchLV }) || !a.scratch.TryLock() {
+		return nil
 	}
+	defer a.scratch.Unlock()
+	err := a.ssd.RemoveScratch(ctx)
+	if errors.Is(err, lvm.ErrBusy) {
+		klog.FromContext(ctx).Info("A process still has the scratch volume of a plugin that was killed")
+		return nil
+	}
+	return err
 }

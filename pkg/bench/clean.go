@@ -34,6 +34,15 @@ func (c Cleaner) selector() client.ListOption {
 	return client.MatchingLabels{Label: c.Run}
 }
 
+// classes are those of the same runs: of all, what has the namespace. A class of a version before has none, and is
+// deleted by its run alone.
+func (c Cleaner) classes() []client.ListOption {
+	if c.Run == "" {
+		return []client.ListOption{client.MatchingLabels{NamespaceLabel: c.Namespace}}
+	}
+	return []client.ListOption{c.selector()}
+}
+
 // found is what is left of runs.
 type found struct {
 	pods    corev1.PodList
@@ -81,7 +90,7 @@ func (c Cleaner) round(ctx context.Context, deleted map[string]bool, gone map[ty
 		}
 	}
 	// Who may not list classes has made none.
-	if err := c.Client.List(ctx, &f.classes, c.selector()); err != nil && !apierrors.IsForbidden(err) {
+	if err := c.Client.List(ctx, &f.classes, c.classes()...); err != nil && !apierrors.IsForbidden(err) {
 		return "", fmt.Errorf("look for what is left: %w", err)
 	}
 	var pods, claims, classes []client.Object

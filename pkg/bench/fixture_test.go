@@ -255,7 +255,7 @@ func planned(t *testing.T, modes ...string) *Plan {
 		Runtime: 10 * time.Second, WarmLimit: 5 * time.Minute,
 	}
 	for _, m := range modes {
-		class, err := Derive(userClass(), p.Run, v1alpha1.CacheMode(m), "")
+		class, err := Derive(userClass(), p.Namespace, p.Run, v1alpha1.CacheMode(m), "")
 		if err != nil {
 			t.Fatal(err)
 		}

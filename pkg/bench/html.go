@@ -68,7 +68,11 @@ func (r *Report) profiles() []string {
 
 func (r *Report) latencyPlot(profile string) plotView {
 	c := chart{title: "latency, " + profile, x: "latency of a request", y: "% that took no longer", log: true, top: 100}
-	for _, row := range r.Rows {
+	rows := r.Rows
+	if r.SSD != nil {
+		rows = slices.Concat(rows, r.SSD.Rows)
+	}
+	for _, row := range rows {
 		if row.Profile != profile {
 			continue
 		}

@@ -20,6 +20,9 @@ import (
 // Label is on everything that a run makes; its value is the run's identity.
 const Label = "nearflash.io/bench"
 
+// NamespaceLabel is on the StorageClasses of a run, which have no namespace; its value is that of the run.
+const NamespaceLabel = "nearflash.io/bench-namespace"
+
 const (
 	prefix     = "nearflash-bench-"
 	devicePath = "/dev/nearflash-bench"
@@ -96,7 +99,7 @@ func ModeOf(class *storagev1.StorageClass) v1alpha1.CacheMode {
 // Derive makes a temporary class of another one, with another mode. The size of the cache is changed
 // unless it is "". Its volumes are deleted with their claims, whatever the template says; unflushed
 // writes may be lost, because nobody needs them.
-func Derive(template *storagev1.StorageClass, run string, mode v1alpha1.CacheMode, cacheSize string) (*storagev1.StorageClass, error) {
+func Derive(template *storagev1.StorageClass, namespace, run string, mode v1alpha1.CacheMode, cacheSize string) (*storagev1.StorageClass, error) {
 	parameters := maps.Clone(template.Parameters)
 	if parameters == nil {
 		parameters = map[string]string{}
@@ -120,7 +123,7 @@ func Derive(template *storagev1.StorageClass, run string, mode v1alpha1.CacheMod
 	}
 	reclaim := corev1.PersistentVolumeReclaimDelete
 	return &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: prefix + run + "-" + string(mode), Labels: map[string]string{Label: run}},
+		ObjectMeta: metav1.ObjectMeta{Name: prefix + run + "-" + string(mode), Labels: map[string]string{Label: run, NamespaceLabel: namespace}},
 		// What the template mounts with is of no use to a block device.
 		Provisioner: template.Provisioner, Parameters: parameters, ReclaimPolicy: &reclaim,
 		VolumeBindingMode: template.VolumeBindingMode, AllowedTopologies: template.AllowedTopologies,

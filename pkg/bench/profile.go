@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Profile is what fio does to a volume.
@@ -106,7 +107,7 @@ func (p Profile) JobFile(t Task) string {
 	}
 	// From the call to its end: an engine that does the work in the call completes at once afterwards.
 	line("lat_percentiles", "1")
-	line("filename", t.Path)
+	line("filename", escaped(t.Path))
 	line("allow_file_create", "0")
 	if t.Time > 0 {
 		line("time_based", "1")
@@ -122,6 +123,15 @@ func (p Profile) JobFile(t Task) string {
 		fmt.Fprintf(&b, "[%s]\n", p.Name)
 	}
 	return b.String()
+}
+
+// escaped is a path as fio takes it: a colon would begin another file (fio(1), filename).
+func escaped(path string) string { return strings.ReplaceAll(path, ":", `\:`) }
+
+// CheckPath reports whether fio reads a path as it is: of a job file it cuts off what looks like a comment, or
+// a blank at the end, and replaces what looks like a variable.
+func CheckPath(path string) bool {
+	return !strings.ContainsAny(path, ";#$") && strings.TrimSpace(path) == path && !strings.ContainsFunc(path, unicode.IsControl)
 }
 
 // Ours are options of a job file that are left out, because each run sets them: what is measured, and

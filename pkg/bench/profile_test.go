@@ -35,6 +35,10 @@ func TestJobFile(t *testing.T) {
 			profile: fill, task: Task{Path: "/dev/x"},
 			want: common + "rw=write\nbs=1m\nend_fsync=1\niodepth=8\nlat_percentiles=1\nfilename=/dev/x\nallow_file_create=0\n[fill]\n",
 		},
+		"a name with colons": {
+			profile: fill, task: Task{Path: "/data/a:b::c"},
+			want: common + "rw=write\nbs=1m\nend_fsync=1\niodepth=8\nlat_percentiles=1\nfilename=/data/a\\:b\\:\\:c\nallow_file_create=0\n[fill]\n",
+		},
 		"a job file keeps its depth": {
 			profile: own, task: Task{Path: "/data/y", Time: 5 * time.Second, Depth: 64},
 			want: "[global]\nioengine=psync\nlat_percentiles=1\nfilename=/data/y\nallow_file_create=0\ntime_based=1\nruntime=5\n[readers]\nrw=randread\nbs=16k\nnumjobs=2\n[log]\nrw=write\nbs=4k\nfdatasync=1\n",
@@ -76,6 +80,17 @@ func TestWrites(t *testing.T) {
 	} {
 		if p, err := ParseJobFile("x", text); err != nil || p.Writes != want {
 			t.Errorf("%q writes: %v, %v", text, p.Writes, err)
+		}
+	}
+}
+
+func TestCheckPath(t *testing.T) {
+	for path, want := range map[string]bool{
+		"base/large": true, "a:b": true, "with a blank": true, "größe": true,
+		"a;b": false, "a#b": false, "${HOME}": false, "$ncpus": false, "blank ": false, " blank": false, "a\nb": false, "": true,
+	} {
+		if got := CheckPath(path); got != want {
+			t.Errorf("%q: %v", path, got)
 		}
 	}
 }

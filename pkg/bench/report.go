@@ -24,6 +24,8 @@ type Report struct {
 	// Link is what the way to the origin carries, if it was measured.
 	Link *Link `json:"link,omitempty"`
 	Rows []Row `json:"rows"`
+	// SSD is what the SSD does alone; absent if the run has no such row.
+	SSD *SSD `json:"ssd,omitempty"`
 	// Moves are moves in the middle.
 	Moves []Move `json:"moves,omitempty"`
 	// Databases are what was measured instead of Rows.
@@ -37,8 +39,9 @@ const reportVersion = 1
 
 // Row is a profile on a volume.
 type Row struct {
-	Volume  string `json:"volume"`
-	Mode    string `json:"mode"`
+	Volume string `json:"volume"`
+	// Mode is empty of the SSD alone.
+	Mode    string `json:"mode,omitempty"`
 	Profile string `json:"profile"`
 	// Depth is how many requests were under way; 0 if a job file says it.
 	Depth int `json:"depth,omitempty"`
@@ -184,7 +187,7 @@ func (r *Report) cells() [][]string {
 	for _, row := range r.Rows {
 		out = append(out, row.cells())
 	}
-	return out
+	return append(out, r.SSD.cells()...)
 }
 
 // Empty tells that nothing was measured.
@@ -196,6 +199,7 @@ func (r *Report) lines() []string {
 	for _, row := range r.Rows {
 		lines = append(lines, fmt.Sprintf("%s, %s: %s: %s", row.Volume, row.Profile, row.Verdict.Limit, row.Verdict.Why))
 	}
+	lines = append(lines, r.SSD.lines()...)
 	for _, m := range r.Moves {
 		lines = append(lines, m.text())
 	}
@@ -210,13 +214,13 @@ func (r *Report) lines() []string {
 		}
 	}
 	if len(r.Rows) > 0 {
-		lines = append(lines, notRaw)
+		lines = append(lines, belowTable)
 	}
 	return append(lines, r.Notes...)
 }
 
-// notRaw is said below every table.
-const notRaw = "SSD and ORIGIN are means of what the node counted below the cache. No row is the SSD itself: a pod without privileges cannot reach it."
+// belowTable is said below every table.
+const belowTable = "SSD and ORIGIN are means of what the node counted below the cache, at the load of the row."
 
 func (m Move) text() string {
 	kind := "without its cache"

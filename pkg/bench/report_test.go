@@ -34,6 +34,7 @@ func example() *Report {
 	}
 	alone := load(4000, 250)
 	cachedAlone := load(9000, 110)
+	ssd := load(11000, 85)
 	return &Report{
 		Version: 1, Run: "x7k2pq", Began: time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC), Seconds: 541, Node: "node-a", Image: "fio:3", VolumeSize: "2Gi",
 		Link: &Link{SequentialBytesPerSecond: 118 << 20, RandomBytesPerSecond: 112 << 20},
@@ -51,6 +52,13 @@ func example() *Report {
 				Series:  []Point{{Seconds: 6, HitPercent: f(12), IOPS: f(15000)}, {Seconds: 50, HitPercent: f(80), IOPS: f(40000)}, {Seconds: 95, HitPercent: f(98), IOPS: f(50000)}},
 			},
 			{Volume: "<b>", Mode: "writethrough", Profile: "mine & yours.fio", Load: load(100, 2_000_000), WarmUp: &WarmUp{Seconds: 600}, Verdict: Verdict{LimitUnknown, "the node did not say <how>"}},
+		},
+		SSD: &SSD{
+			Place: "on one SSD", SizeBytes: 1 << 30, NotMeasured: "mine & yours.fio: what a job file says only fio can do",
+			Rows: []Row{{
+				Volume: "SSD alone", Profile: "randread", Depth: 16, Alone: &ssd, Load: load(61000, 240),
+				Verdict: Verdict{LimitSSD, "a request to the SSD takes 264us with 16 under way and 94us alone: they wait for each other"},
+			}},
 		},
 		Moves: []Move{
 			{

@@ -45,8 +45,10 @@ type Runner struct {
 	Client client.Client
 	Exec   Executor
 	Meter  Meter
-	Now    func() time.Time
-	After  func(time.Duration) <-chan time.Time
+	// SSD measures the node's SSD alone; nil leaves that out.
+	SSD   SSDMeter
+	Now   func() time.Time
+	After func(time.Duration) <-chan time.Time
 	// Say tells a person how far it is.
 	Say func(format string, args ...any)
 
@@ -71,6 +73,9 @@ func (r *Runner) Run(ctx context.Context, p *Plan) (*Report, error) {
 			err = fmt.Errorf("%s: %w", s.Name, err)
 			break
 		}
+	}
+	if err == nil {
+		err = r.ssd(ctx)
 	}
 	r.report.Seconds = r.Now().Sub(r.report.Began).Seconds()
 	return r.report, err

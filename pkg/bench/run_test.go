@@ -28,23 +28,23 @@ func TestDerive(t *testing.T) {
 			"csi.storage.k8s.io/node-stage-secret-name": "chap",
 		},
 	} {
-		c, err := Derive(userClass(), "r1", v1alpha1.CacheMode(mode), "")
+		c, err := Derive(userClass(), "shop", "r1", v1alpha1.CacheMode(mode), "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, c.Parameters); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", mode, diff)
 		}
-		if *c.ReclaimPolicy != corev1.PersistentVolumeReclaimDelete || *c.VolumeBindingMode != storagev1.VolumeBindingWaitForFirstConsumer || c.Labels[Label] != "r1" || len(c.MountOptions) > 0 {
+		if *c.ReclaimPolicy != corev1.PersistentVolumeReclaimDelete || *c.VolumeBindingMode != storagev1.VolumeBindingWaitForFirstConsumer || c.Labels[Label] != "r1" || c.Labels[NamespaceLabel] != "shop" || len(c.MountOptions) > 0 {
 			t.Errorf("%s: %+v", mode, c)
 		}
 	}
-	if c, err := Derive(userClass(), "r1", v1alpha1.CacheModeWritethrough, "50%"); err != nil || c.Parameters["cacheSize"] != "50%" {
+	if c, err := Derive(userClass(), "shop", "r1", v1alpha1.CacheModeWritethrough, "50%"); err != nil || c.Parameters["cacheSize"] != "50%" {
 		t.Errorf("%+v, %v", c, err)
 	}
 	wrong := userClass()
 	wrong.Parameters["colour"] = "red"
-	if _, err := Derive(wrong, "r1", v1alpha1.CacheModeNone, ""); err == nil || !strings.Contains(err.Error(), `unknown parameter "colour"`) {
+	if _, err := Derive(wrong, "shop", "r1", v1alpha1.CacheModeNone, ""); err == nil || !strings.Contains(err.Error(), `unknown parameter "colour"`) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -163,11 +163,15 @@ func TestInterrupt(t *testing.T) {
 func TestClean(t *testing.T) {
 	foreign := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db"}}
 	elsewhere := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "bank", Name: "other", Labels: map[string]string{Label: "r1"}}}
-	w := newWorld(t, userClass(), foreign, elsewhere)
+	class := func(name string, labels map[string]string) client.Object {
+		return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	}
+	// Of one that a version before made nobody knows whose it is.
+	w := newWorld(t, userClass(), foreign, elsewhere, class("bank", map[string]string{Label: "r3", NamespaceLabel: "bank"}), class("before", map[string]string{Label: "r4"}))
 	for _, run := range []string{"r1", "r2"} {
 		p := planned(t, "none")
 		p.Run, p.Keep = run, true
-		p.Subjects[0].Temporary.Name, p.Subjects[0].Temporary.Labels = "bench-"+run, map[string]string{Label: run}
+		p.Subjects[0].Temporary.Name, p.Subjects[0].Temporary.Labels = "bench-"+run, map[string]string{Label: run, NamespaceLabel: "shop"}
 		if _, err := w.runner().Run(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}
@@ -175,15 +179,18 @@ func TestClean(t *testing.T) {
 	if n, err := w.cleaner("r2").Clean(t.Context()); n != 3 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
-	want := []string{"pod/other", "pod/db", "pod/nearflash-bench-r1-1-1", "claim/nearflash-bench-r1-1", "pv/pv-nearflash-bench-r1-1", "class/bench-r1", "class/fast"}
+	want := []string{"pod/other", "pod/db", "pod/nearflash-bench-r1-1-1", "claim/nearflash-bench-r1-1", "pv/pv-nearflash-bench-r1-1", "class/bank", "class/before", "class/bench-r1", "class/fast"}
 	if diff := cmp.Diff(want, w.left()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if n, err := w.cleaner("").Clean(t.Context()); n != 3 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
-	if diff := cmp.Diff([]string{"pod/other", "pod/db", "class/fast"}, w.left()); diff != "" {
+	if diff := cmp.Diff([]string{"pod/other", "pod/db", "class/bank", "class/before", "class/fast"}, w.left()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+	if n, err := w.cleaner("r4").Clean(t.Context()); n != 1 || err != nil {
+		t.Errorf("a class of a version before, by its run: %d, %v", n, err)
 	}
 }
 

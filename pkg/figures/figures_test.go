@@ -70,7 +70,7 @@ func serve(t *testing.T, source figures.Source) (socket string) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- figures.Serve(ctx, l, source) }()
+	go func() { done <- figures.Serve(ctx, l, source, nil) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {

@@ -29,9 +29,13 @@ const (
 // Source measures now. An error is that nothing could be measured.
 type Source func(ctx context.Context) (Answer, error)
 
-// Serve answers who asks until ctx ends. It closes the listener.
-func Serve(ctx context.Context, listener net.Listener, source Source) error {
+// Serve answers who asks until ctx ends. Others are what else is served there, by patterns of a ServeMux.
+// It closes the listener.
+func Serve(ctx context.Context, listener net.Listener, source Source, others map[string]http.Handler) error {
 	mux := http.NewServeMux()
+	for pattern, h := range others {
+		mux.Handle(pattern, h)
+	}
 	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { answer(w, r, source) })
 	s := &http.Server{
 		Handler: mux, ReadHeaderTimeout: headerTimeout, WriteTimeout: sendTimeout,

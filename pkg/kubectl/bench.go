@@ -71,7 +71,8 @@ and latency are told before, during and after.
 
 LIMIT says what kept a row from being faster: SSD, link, storage server, CPU or queue depth; "not known" if what was measured does not tell. The lines below
 the table say what it was judged by. SSD and ORIGIN are how long a request took there, as the node counted it; for that, as for hit rates, bench runs a
-program in the pods of the node plugin, as top does.
+program in the pods of the node plugin, as top does. So it does for the row "SSD alone": what the node's SSD does by the same profile, without a cache, on a
+logical volume that is made for it in what is free of the pool. Without that right, or room, the row says why it was not measured.
 
 Everything that bench makes is deleted at the end, also after an error or Ctrl-C. A second Ctrl-C leaves what is there, and prints the command that
 deletes it.`,
@@ -191,6 +192,9 @@ func (o *benchOptions) validateClaim() error {
 	if o.claimFile != "" && !filepath.IsLocal(o.claimFile) {
 		return fmt.Errorf("--claim-file %q is not accepted: accepted is a path below the root of the filesystem, such as data/base", o.claimFile)
 	}
+	if !bench.CheckPath(o.claimFile) {
+		return fmt.Errorf("--claim-file %q is not accepted: fio cannot read a file whose name has one of ; # $, a control character, or a blank at an end", o.claimFile)
+	}
 	if !o.yes && !o.Interactive {
 		return fmt.Errorf("--claim %s: reading it loads its SSD and changes what its cache holds, and there is nobody to ask: add --yes", o.claim)
 	}
@@ -297,8 +301,9 @@ func (o *benchOptions) Run(ctx context.Context) error {
 	}
 	say := func(format string, args ...any) { _ = o.tell(format, args...) } // who does not read it misses nothing
 	say("run %s on node %s, in namespace %s", plan.Run, plan.Node, plan.Namespace)
+	nodes := &meter{session: &o.session, live: live{executor: executor}}
 	runner := &bench.Runner{
-		Client: o.client, Exec: executor, Meter: &meter{session: &o.session, live: live{executor: executor}},
+		Client: o.client, Exec: executor, Meter: nodes, SSD: nodes,
 		Now: o.Clock.Now, After: o.Clock.After, Say: say,
 	}
 	report, err := runner.Run(ctx, plan)

@@ -2,7 +2,6 @@ package kubectl
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,7 +18,6 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/bench"
-	"github.com/nearflash/nearflash/pkg/podexec"
 	"github.com/nearflash/nearflash/pkg/quantity"
 )
 
@@ -148,7 +146,7 @@ func (o *benchOptions) derive(p *bench.Plan) error {
 		if s.Temporary == nil {
 			continue
 		}
-		class, err := bench.Derive(s.Temporary, p.Run, s.Mode, o.cacheSizeOf(s.Mode))
+		class, err := bench.Derive(s.Temporary, p.Namespace, p.Run, s.Mode, o.cacheSizeOf(s.Mode))
 		if err != nil {
 			return err
 		}
@@ -243,40 +241,4 @@ func (o *benchOptions) planNodes(ctx context.Context, p *bench.Plan) error {
 		return fmt.Errorf("--move: there is no other node with a pool of SSDs that is ready than %s: leave --move out", p.Node)
 	}
 	return nil
-}
-
-// meter asks nodes what they have counted, as top does.
-type meter struct {
-	session *session
-	live    live
-	// pods are those of the node plugin, by node.
-	pods map[string]*corev1.Pod
-}
-
-// Measure implements bench.Meter.
-func (m *meter) Measure(ctx context.Context, node, volume string) (bench.Sample, error) {
-	if m.pods[node] == nil {
-		pods, err := m.session.nodePlugins(ctx)
-		if apierrors.IsForbidden(err) {
-			return bench.Sample{}, fmt.Errorf("%w: this account may not list pods in all namespaces", bench.ErrNoMeter)
-		}
-		if err != nil {
-			return bench.Sample{}, err
-		}
-		m.pods = pods
-	}
-	a, err := m.live.askNode(ctx, m.pods[node])
-	if errors.Is(err, podexec.ErrForbidden) {
-		return bench.Sample{}, fmt.Errorf("%w: this account needs the right to create pods/exec in namespace %s", bench.ErrNoMeter, m.pods[node].Namespace)
-	}
-	if err != nil {
-		m.pods = nil // of a plugin that was replaced, the next look finds the new pod
-		return bench.Sample{}, err
-	}
-	for _, v := range a.Volumes {
-		if string(v.ID) == volume {
-			return bench.Sample{Time: a.Time, Cache: v.Cache, Totals: v.Totals, BoundsMicros: a.BoundsMicros}, nil
-		}
-	}
-	return bench.Sample{}, fmt.Errorf("node %s does not know volume %s", node, volume)
 }

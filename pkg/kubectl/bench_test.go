@@ -14,12 +14,14 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/exec"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/bench"
 	"github.com/nearflash/nearflash/pkg/podexec"
+	"github.com/nearflash/nearflash/pkg/scratch"
 )
 
 // fios is what runs in the pods of bench, and in those of the node plugin.
@@ -34,12 +36,37 @@ type fios struct {
 	// handle is what the node plugin knows.
 	handle func() string
 	reads  int
+	// ssd is what was asked of the SSD alone; ssdErr and ssdSays are how that fails.
+	ssd     []string
+	ssdErr  error
+	ssdSays string
+}
+
+// measureSSD is nearflash-node ssd.
+func (f *fios) measureSSD(c podexec.Command) error {
+	f.ssd = append(f.ssd, strings.Join(c.Args, " "))
+	if f.ssdErr != nil {
+		_, _ = c.Stderr.Write([]byte(f.ssdSays))
+		return f.ssdErr
+	}
+	run := scratch.Run{Depth: 1, Seconds: 1, Reads: scratch.Counts{90_000: 5000}, Bytes: 5000 * 4096}
+	deep := run
+	deep.Depth, deep.Reads = 16, scratch.Counts{180_000: 9000}
+	text, err := scratch.Encode(scratch.Answer{Bytes: 1 << 30, Place: "on one SSD", Runs: []scratch.Run{run, deep}})
+	if err != nil {
+		return err
+	}
+	_, err = c.Stdout.Write(text)
+	return err
 }
 
 // Run implements kubectl.Executor.
 func (f *fios) Run(ctx context.Context, c podexec.Command) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if c.Container == "nearflash-node" && c.Args[1] == scratch.Command {
+		return f.measureSSD(c)
+	}
 	if c.Container == "nearflash-node" {
 		f.reads += 1000
 		text, err := json.Marshal(map[string]any{"version": 1, "time": start, "boundsMicros": []int64{100}, "volumes": []any{map[string]any{
@@ -168,8 +195,40 @@ func TestBench(t *testing.T) {
 		t.Errorf("%d objects are left: %s", r.benchObjects(), errOut)
 	}
 	code, out, errOut = r.run("bench", "-n", "shop", "--image", "fio:3", "--runtime", "4s", "--mode", "none", "--node", "node-a")
-	if code != 0 || !strings.HasPrefix(out, "VOLUME   PROFILE ") {
+	if code != 0 || !strings.HasPrefix(out, "VOLUME      PROFILE ") {
 		t.Errorf("%d, %s, %s", code, out, errOut)
+	}
+}
+
+// TestBenchSSD: the SSD alone is measured in the node plugin's pod, with the profile's requests; why it was not is
+// in its row.
+func TestBenchSSD(t *testing.T) {
+	args := []string{"bench", "-n", "shop", "--image", "fio:3", "--profile", "oltp", "--size", "2Gi", "--runtime", "4s", "--mode", "none"}
+	r, f := benchRig(t, benchClass("fast", corev1.PersistentVolumeReclaimRetain, cachedClass))
+	code, out, errOut := r.run(args...)
+	if code != 0 || !strings.Contains(out, "\nSSD alone   oltp      16      9000 ") || !strings.Contains(out, "SSD alone: 1Gi of the pool on one SSD") {
+		t.Errorf("exit status %d: %s%s", code, out, errOut)
+	}
+	want := "/nearflash-node ssd --bytes=2147483648 --block-bytes=8192 --read-percent=70 --random=true --sync-every=8 --depths=1,16 --time=4s"
+	if len(f.ssd) != 1 || f.ssd[0] != want {
+		t.Errorf("ran %q, want %q", f.ssd, want)
+	}
+	for name, c := range map[string]struct {
+		err        error
+		says, want string
+	}{
+		"no right":      {podexec.ErrForbidden, "", "needs the right to create pods/exec in namespace nearflash"},
+		"no room":       {exec.CodeExitError{Code: 1}, "nearflash-node ssd: no scratch volume: it is\x1b[2J full\n", "SSD alone: not measured: no scratch volume: it is [2J full"},
+		"an older node": {exec.CodeExitError{Code: 1}, `nearflash-node: unexpected argument "ssd"`, "its node plugin is of a version before this question"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, f := benchRig(t, benchClass("fast", corev1.PersistentVolumeReclaimRetain, cachedClass))
+			f.ssdErr, f.ssdSays = c.err, c.says
+			code, out, errOut := r.run(args...)
+			if code != 0 || !strings.Contains(out, "\nnone        oltp ") || !strings.Contains(out, "\nSSD alone   -  ") || !strings.Contains(out, c.want) || strings.Contains(out, "\x1b") {
+				t.Errorf("exit status %d: %s%s", code, out, errOut)
+			}
+		})
 	}
 }
 
@@ -333,6 +392,7 @@ func TestBenchBadInput(t *testing.T) {
 		"--image x --class fast --cache-size 5%":                    "--cache-size 5% is for --mode: classes of --class have one of their own",
 		"--image x --class fast --node node-c":                      "--node node-c has no pool of SSDs that is ready: accepted are node-b, node-a",
 		"--image x --yes --claim data --claim-file ../etc":          "--claim-file \"../etc\" is not accepted: accepted is a path below the root",
+		"--image x --yes --claim data --claim-file a#b":             "--claim-file \"a#b\" is not accepted: fio cannot read",
 		"--image x --yes --claim data":                              "claim data has a filesystem: name a large file of it with --claim-file",
 		"--image x --yes --claim data --claim-file f --node node-a": "--node node-a: claim data is in use on node node-b: leave --node out",
 	} {

@@ -163,7 +163,9 @@ func (s *session) gather(ctx context.Context) (*clusterFacts, error) {
 		f.pools[pools.Items[i].Name] = &pools.Items[i]
 	}
 	f.plugins = pluginsByNode(pods.Items)
-	f.controllers = slices.DeleteFunc(slices.Clone(pods.Items), func(pod corev1.Pod) bool { return pod.Labels[componentLabel] != componentController })
+	f.controllers = slices.DeleteFunc(slices.Clone(pods.Items), func(pod corev1.Pod) bool {
+		return pod.Labels[componentLabel] != componentController || over(&pod)
+	})
 	f.provisioners = map[string]string{}
 	for _, c := range classes.Items {
 		f.provisioners[c.Name] = c.Provisioner
@@ -181,6 +183,12 @@ func (s *session) gather(ctx context.Context) (*clusterFacts, error) {
 	f.moves = movesOf(migrations, f.volumes, false)
 	f.pvs, err = s.pvs(ctx)
 	return f, err
+}
+
+// over tells a pod that has ended for good, as after a shutdown of its node, or when etcd came back from a backup:
+// its Deployment has another one in its place, and leaves it there.
+func over(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
 func checkController(d *diagnosis, f *clusterFacts) {

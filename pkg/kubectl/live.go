@@ -185,7 +185,7 @@ func (l *live) askNode(ctx context.Context, pod *corev1.Pod) (figures.Answer, er
 		Namespace: pod.Namespace, Pod: pod.Name, Container: nodeContainer, Args: []string{nodeProgram, figures.Command}, Stdout: &stdout, Stderr: &stderr,
 	})
 	if err != nil {
-		return figures.Answer{}, execFailure(err, stderr.text.String())
+		return figures.Answer{}, execFailure(err, figures.Command, nodeTimeout, stderr.text.String())
 	}
 	if stdout.over {
 		return figures.Answer{}, fmt.Errorf("answers with more than %d bytes", figures.MaxBytes)
@@ -202,12 +202,12 @@ func (l *live) askNode(ctx context.Context, pod *corev1.Pod) (figures.Answer, er
 
 // execFailure says in words why a node did not answer. Programs of before take the word for one too
 // many, and end.
-func execFailure(err error, stderr string) error {
+func execFailure(err error, command string, limit time.Duration, stderr string) error {
 	var exit exec.CodeExitError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("no answer within %s: %w", nodeTimeout, err)
-	case strings.Contains(stderr, fmt.Sprintf("unexpected argument %q", figures.Command)):
+		return fmt.Errorf("no answer within %s: %w", limit, err)
+	case strings.Contains(stderr, fmt.Sprintf("unexpected argument %q", command)):
 		return fmt.Errorf("its node plugin is of a version before this question: %w", err)
 	case errors.As(err, &exit) && stderr != "":
 		return errors.New(stderr)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/figures"
 	"github.com/nearflash/nearflash/pkg/observe"
 	"github.com/nearflash/nearflash/pkg/rpc"
+	"github.com/nearflash/nearflash/pkg/scratch"
 )
 
 const (
@@ -69,7 +71,8 @@ func (p *plugin) serveFigures(ctx context.Context) error {
 	}
 	listener, err := listenForFigures(ctx, p.cfg.FiguresSocket)
 	if err == nil {
-		err = figures.Serve(ctx, listener, func(ctx context.Context) (figures.Answer, error) { return currentFigures(ctx, p.sampler) })
+		err = figures.Serve(ctx, listener, func(ctx context.Context) (figures.Answer, error) { return currentFigures(ctx, p.sampler) },
+			map[string]http.Handler{"POST " + scratch.Path: scratch.Handler(p.attacher)})
 	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Figures are not served", "socket", p.cfg.FiguresSocket)

@@ -146,7 +146,7 @@ func runOn(ctx context.Context, cfg Config, config *rest.Config, h host, made fu
 	p.attacher.ResumeLeft(ctx) // pods wait for it
 	p.attacher.ThawLeft(ctx)   // before anything is unmounted, or asked to be
 	p.attacher.AdoptNames(ctx)
-	p.attacher.SweepScratch(ctx)
+	p.attacher.SweepMapFiles(ctx)
 	group.Go(func() error { p.pool.Run(ctx, poolEvery); return nil })
 	group.Go(func() error { return p.repeatPreflight(ctx) })
 	group.Go(func() error { p.lookAtHostTools(ctx); return nil })

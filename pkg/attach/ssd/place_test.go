@@ -130,3 +130,32 @@ func TestApart(t *testing.T) {
 		t.Errorf("below 253:5: %v", got)
 	}
 }
+
+// A scratch volume takes at most half of what is free where it goes.
+func TestDecideScratch(t *testing.T) {
+	const extent, gib = 4 * mib, 1 << 30
+	one := pool.View{ExtentBytes: extent, Stripes: 1}
+	cases := map[string]struct {
+		v       pool.View
+		room    map[string]int64
+		want    int64 // 0: nowhere
+		devices int
+	}{
+		"much room":          {one, map[string]int64{"a": 9 * gib}, gib, 1},
+		"just enough":        {one, map[string]int64{"a": 2 * gib}, gib, 1},
+		"an extent too few":  {one, map[string]int64{"a": 2*gib - extent}, gib / 2, 1},
+		"the least":          {one, map[string]int64{"a": 128 * mib}, 64 * mib, 1},
+		"less than that":     {one, map[string]int64{"a": 124 * mib}, 0, 0},
+		"striped":            {pool.View{ExtentBytes: extent, Stripes: 2}, map[string]int64{"a": gib, "b": gib}, gib, 2},
+		"one of two is full": {pool.View{ExtentBytes: extent, Stripes: 2}, map[string]int64{"a": 0, "b": gib}, gib / 2, 1},
+		"mirror":             {pool.View{ExtentBytes: extent, Mirror: true}, map[string]int64{"a": 9 * gib, "b": 3 * gib}, gib, 2},
+		"half a mirror":      {pool.View{ExtentBytes: extent, Mirror: true}, map[string]int64{"a": 9 * gib}, 0, 0},
+		"no SSD":             {one, nil, 0, 0},
+	}
+	for name, tc := range cases {
+		p, bytes, ok := DecideScratch(tc.v, tc.room, gib, 64*mib)
+		if ok != (tc.want > 0) || bytes != tc.want && ok || len(p.Devices) != tc.devices || p.Mirror != (ok && tc.v.Mirror) {
+			t.Errorf("%s: %d bytes, %+v, %t, want %d on %d SSDs", name, bytes, p, ok, tc.want, tc.devices)
+		}
+	}
+}

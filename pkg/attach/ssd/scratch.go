@@ -1,0 +1,114 @@
+package ssd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/pool"
+	"github.com/nearflash/nearflash/pkg/quantity"
+)
+
+const (
+	// ScratchLV is the logical volume on which the SSDs are measured alone (states.md, The SSD alone). No
+	// part of a cache has a name without a dot.
+	ScratchLV = "scratch"
+	// ScratchTag tells an administrator what it is.
+	ScratchTag = "nearflash.scratch"
+)
+
+// ErrNoScratch: the pool has no scratch volume for anybody now.
+var ErrNoScratch = errors.New("no scratch volume")
+
+// Scratch is a scratch volume that was made.
+type Scratch struct {
+	LV lvm.LV
+	// UUID is that of the device mapper.
+	UUID string
+	Place
+}
+
+// DecideScratch chooses where a scratch volume goes, and how large it is: as many bytes as are wanted, or half
+// of it as often as it takes, down to the least. As much as it takes is free beside it.
+func DecideScratch(v pool.View, room map[string]int64, want, least int64) (p Place, bytes int64, ok bool) {
+	for bytes = want; bytes >= least; bytes /= 2 {
+		if p, ok = ChoosePlace(v, room, []int64{2 * bytes}); ok {
+			return p, bytes, true
+		}
+	}
+	return Place{}, 0, false
+}
+
+// MakeScratch makes one, in the place of what an earlier measurement left. Nothing is evicted for it.
+// Errors: ErrNoScratch.
+func (g *Group) MakeScratch(ctx context.Context, want, least int64) (Scratch, error) {
+	v := g.Pool.View()
+	switch {
+	case !v.Ready:
+		return Scratch{}, fmt.Errorf("%w: the pool is not ready: %s", ErrNoScratch, v.Problem)
+	case v.Degraded != "":
+		return Scratch{}, fmt.Errorf("%w: the mirror is degraded: %s", ErrNoScratch, v.Degraded)
+	}
+	unlock, err := g.Lock(ctx)
+	if err != nil {
+		return Scratch{}, err
+	}
+	defer unlock()
+	if err := g.LVM.RemoveLVs(ctx, v.VG, ScratchLV); err != nil {
+		return Scratch{}, fmt.Errorf("an earlier measurement: %w", err)
+	}
+	free, _, err := g.Rooms(ctx, v)
+	if err != nil {
+		return Scratch{}, err
+	}
+	place, bytes, ok := DecideScratch(v, free, want, least)
+	if !ok {
+		return Scratch{}, fmt.Errorf("%w: it takes %s that are free where a cache would go, and leaves as much free", ErrNoScratch, quantity.Text(least))
+	}
+	spec := lvm.CreateSpec{VG: v.VG, Name: ScratchLV, SizeBytes: bytes, Tags: []string{ScratchTag}, Stripes: 1}
+	if err := g.Create(ctx, place.Apply([]lvm.CreateSpec{spec})); err != nil {
+		return Scratch{}, err
+	}
+	return g.findScratch(ctx, v.VG, place)
+}
+
+func (g *Group) findScratch(ctx context.Context, vg string, place Place) (Scratch, error) {
+	group, err := g.LVM.VG(ctx, vg)
+	if err != nil {
+		return Scratch{}, err
+	}
+	lvs, err := g.LVM.LVs(ctx, vg)
+	if err != nil {
+		return Scratch{}, err
+	}
+	i := slices.IndexFunc(lvs, func(lv lvm.LV) bool { return lv.Name == ScratchLV })
+	if i < 0 || !lvs[i].Active {
+		return Scratch{}, fmt.Errorf("logical volume %s/%s is not active: %w", vg, ScratchLV, lvm.ErrNotFound)
+	}
+	// As LVM names devices: both UUIDs without their dashes.
+	uuid := "LVM-" + strings.ReplaceAll(group.UUID+lvs[i].UUID, "-", "")
+	return Scratch{LV: lvs[i], UUID: uuid, Place: place}, nil
+}
+
+// RemoveScratch removes it, if it is there. Errors: lvm.ErrBusy while a process has it open.
+func (g *Group) RemoveScratch(ctx context.Context) error {
+	vg := g.Pool.View().VG
+	if vg == "" {
+		return nil
+	}
+	return g.LVM.RemoveLVs(ctx, vg, ScratchLV)
+}
+
+// Words say where logical volumes of a place are.
+func (p Place) Words() string {
+	switch {
+	case p.Mirror:
+		return "two copies on two SSDs"
+	case p.Stripes > 1:
+		return fmt.Sprintf("striped over %d SSDs", p.Stripes)
+	}
+	return "on one SSD"
+}
