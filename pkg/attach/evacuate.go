@@ -128,6 +128,8 @@ func leftStaged(f leftFacts) (why string, waits bool) {
 		return "a cache of before the node's restart, which is wiped", false
 	case e.Lost != nil:
 		return "its LUN is somebody else's, and it goes when the volume is detached", true
+	case e.ReadOnly:
+		return "a reader's cache, which goes when the volume is detached here", true
 	case f.Broken != "":
 		return "the cache fails (" + f.Broken + "), and goes when the volume is detached", true
 	case e.MayBeDirty():

@@ -32,6 +32,7 @@ func TestLeftOf(t *testing.T) {
 		"unclean stop, writethrough":    {of(state.Staged, wt, restarted), "wiped", false},
 		"unclean stop, writeback":       {of(state.Staged, wb, restarted), "before the node's restart", true},
 		"its LUN is somebody else's":    {of(state.Staged, wb, func(f *leftFacts) { f.Entry.Lost = &state.Lost{} }), "somebody else's", true},
+		"a reader's":                    {of(state.Staged, wt, func(f *leftFacts) { f.Entry.ReadOnly = true }), "reader's", true},
 		"broken":                        {of(state.Staged, wb, func(f *leftFacts) { f.Broken = "input/output error" }), "input/output error", true},
 		"retained":                      {of(state.Retained, wb), "evicted", false},
 		"exported":                      {of(state.Retained, wb, exported), "another node reads", true},

@@ -35,8 +35,14 @@ func (h faultHost) Report(ctx context.Context, id volume.ID, r volume.CacheRepor
 	return h.Records.Report(ctx, id, r)
 }
 
-// Stripes implements cachefault.Host.
-func (h faultHost) Stripes() int { return h.Pool.View().Stripes }
+// Stripes implements cachefault.Host. Caches of before lie on devices that are to leave the pool too.
+func (h faultHost) Stripes() int {
+	v := h.Pool.View()
+	if v.Mirror {
+		return v.Stripes
+	}
+	return max(v.Stripes, len(v.Devices))
+}
 
 // Detach implements cachefault.Host.
 func (h faultHost) Detach(ctx context.Context, e *state.Entry, cause string) error {
