@@ -3,6 +3,7 @@ package attach
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,8 +22,17 @@ type scratchSSD struct {
 	fewLVs
 	free    int64
 	made    []lvm.CreateSpec
-	inUse   int // removals that fail before one succeeds
+	inUse   int // looks at which a process still has it open
 	removes int
+}
+
+func (s *scratchSSD) LVs(context.Context, string) ([]lvm.LV, error) {
+	out := slices.Clone(s.lvs)
+	if len(out) > 0 && s.inUse > 0 {
+		s.inUse--
+		out[0].Open = true
+	}
+	return out, nil
 }
 
 func (s *scratchSSD) PVs(context.Context, []string) ([]lvm.PV, error) {
@@ -41,10 +51,6 @@ func (s *scratchSSD) CreateLV(_ context.Context, spec lvm.CreateSpec) error {
 
 func (s *scratchSSD) RemoveLVs(_ context.Context, _ string, names ...string) error {
 	s.removes++
-	if len(s.lvs) > 0 && s.inUse > 0 {
-		s.inUse--
-		return lvm.ErrBusy
-	}
 	if len(names) == 1 && names[0] == ssd.ScratchLV {
 		s.lvs = nil
 	}
@@ -100,10 +106,10 @@ func TestScratch(t *testing.T) {
 
 // TestScratchLeft: what a killed plugin has left goes, once nobody has it open.
 func TestScratchLeft(t *testing.T) {
-	s := &scratchSSD{inUse: 1}
+	s := &scratchSSD{inUse: 2} // the pass sees it, and the removal
 	s.lvs = []lvm.LV{{Name: ssd.ScratchLV}}
 	a := scratchNode(t, s, ready())
-	if err := a.Repair(t.Context()); err != nil || len(s.lvs) != 1 {
+	if err := a.Repair(t.Context()); err != nil || len(s.lvs) != 1 || s.removes > 0 {
 		t.Errorf("while a process has it open: %v, left %v", err, s.lvs)
 	}
 	if err := a.Repair(t.Context()); err != nil || len(s.lvs) != 0 {

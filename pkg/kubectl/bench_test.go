@@ -71,7 +71,7 @@ func (f *fios) Run(ctx context.Context, c podexec.Command) error {
 		f.reads += 1000
 		text, err := json.Marshal(map[string]any{"version": 1, "time": start, "boundsMicros": []int64{100}, "volumes": []any{map[string]any{
 			"id": f.handle(), "cache": map[string]any{"mode": "writethrough"},
-			"totals": map[string]any{"readHits": f.reads, "devices": map[string]any{"volume": map[string]any{"reads": f.reads, "nanos": f.reads * 1000}, "ssd": map[string]any{"reads": f.reads, "nanos": f.reads * 900}}},
+			"totals": map[string]any{"readHits": f.reads, "devices": map[string]any{"volume": map[string]any{"reads": f.reads, "nanos": f.reads * 80_000}, "ssd": map[string]any{"reads": f.reads, "nanos": f.reads * 75_000}}},
 		}}})
 		if err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -62,11 +63,15 @@ func onTicks(objs []client.Object, ticks ...func(*v1alpha1.CachedVolume)) func(*
 }
 
 // documented are the clusters in which the commands of the reference print what it shows of them. What is missing has a
-// test of its own (preload), is measured in a lab (bench; TestDocumented of pkg/bench), or is a script (completion).
+// test of its own (preload), or is a script (completion).
 var documented = map[string]func(t *testing.T) *rig{
 	"abandon": onTicks(append(bound("shop", "data", "pvc-1", writeback, released("node-a")), node("node-a", false))),
 	"adopt":   func(t *testing.T) *rig { return newRig(t, adoptable()...) },
 	"advise":  func(t *testing.T) *rig { return newRig(t, advisable()...) },
+	"bench": func(t *testing.T) *rig {
+		r, _ := benchRig(t, benchClass("fast", corev1.PersistentVolumeReclaimRetain, cachedClass))
+		return r
+	},
 	"describe": onTicks(append(bound("shop", "data", "pvc-1", writeback, on("node-a"), dirty(512*mib)),
 		node("node-a", true), userPod("shop", "db-0", "data", "node-a"), event("shop", "e1", "PersistentVolumeClaim", "data", "CacheActive", "the cache is active", time.Minute))),
 	"discard": func(t *testing.T) *rig { return newRig(t, pool("node-a", keeping("pvc-0d7d1a7e"))) },
@@ -141,7 +146,9 @@ func TestDocumentedOutput(t *testing.T) {
 				if failed := code != 0; failed != (command == "doctor") {
 					t.Fatalf("exit status %d: %s", code, errOut)
 				}
-				out += errOut
+				if command != "bench" { // its progress has a run's identity
+					out += errOut
+				}
 				fmt.Fprintf(&got, "\n$ kubectl nearflash %s\n%s", strings.Join(one.args, " "), out)
 				if !*update {
 					expect(t, strings.Join(one.args, " "), out, one.out)

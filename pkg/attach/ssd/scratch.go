@@ -57,7 +57,7 @@ func (g *Group) MakeScratch(ctx context.Context, want, least int64) (Scratch, er
 		return Scratch{}, err
 	}
 	defer unlock()
-	if err := g.LVM.RemoveLVs(ctx, v.VG, ScratchLV); err != nil {
+	if err := g.RemoveScratch(ctx); err != nil {
 		return Scratch{}, fmt.Errorf("an earlier measurement: %w", err)
 	}
 	free, _, err := g.Rooms(ctx, v)
@@ -80,24 +80,39 @@ func (g *Group) findScratch(ctx context.Context, vg string, place Place) (Scratc
 	if err != nil {
 		return Scratch{}, err
 	}
-	lvs, err := g.LVM.LVs(ctx, vg)
+	lv, found, err := g.scratch(ctx, vg)
 	if err != nil {
 		return Scratch{}, err
 	}
-	i := slices.IndexFunc(lvs, func(lv lvm.LV) bool { return lv.Name == ScratchLV })
-	if i < 0 || !lvs[i].Active {
+	if !found || !lv.Active {
 		return Scratch{}, fmt.Errorf("logical volume %s/%s is not active: %w", vg, ScratchLV, lvm.ErrNotFound)
 	}
 	// As LVM names devices: both UUIDs without their dashes.
-	uuid := "LVM-" + strings.ReplaceAll(group.UUID+lvs[i].UUID, "-", "")
-	return Scratch{LV: lvs[i], UUID: uuid, Place: place}, nil
+	uuid := "LVM-" + strings.ReplaceAll(group.UUID+lv.UUID, "-", "")
+	return Scratch{LV: lv, UUID: uuid, Place: place}, nil
 }
 
-// RemoveScratch removes it, if it is there. Errors: lvm.ErrBusy while a process has it open.
+func (g *Group) scratch(ctx context.Context, vg string) (lv lvm.LV, found bool, err error) {
+	lvs, err := g.LVM.LVs(ctx, vg)
+	if i := slices.IndexFunc(lvs, func(lv lvm.LV) bool { return lv.Name == ScratchLV }); err == nil && i >= 0 {
+		return lvs[i], true, nil
+	}
+	return lvm.LV{}, false, err
+}
+
+// RemoveScratch removes it, if it is there. Errors: lvm.ErrBusy while a process has it open, which is asked first:
+// LVM would try for seconds, in which nothing else of the group is changed.
 func (g *Group) RemoveScratch(ctx context.Context) error {
 	vg := g.Pool.View().VG
 	if vg == "" {
 		return nil
+	}
+	lv, found, err := g.scratch(ctx, vg)
+	switch {
+	case err != nil || !found:
+		return err
+	case lv.Open:
+		return fmt.Errorf("%w: %s/%s", lvm.ErrBusy, vg, ScratchLV)
 	}
 	return g.LVM.RemoveLVs(ctx, vg, ScratchLV)
 }
