@@ -228,6 +228,27 @@ func testReadersRestored(t *testing.T, _ *rest.Config, f *fixture) {
 	f.wantExports(t, iqnA)
 }
 
+// testReadersCutRestored: a record out of a backup shows readers, of whom nobody has anything to flush; the
+// storage server admits one who writes since. What that one has not flushed is not left out of a snapshot.
+func testReadersCutRestored(t *testing.T, _ *rest.Config, f *fixture) {
+	f.written(t)
+	f.readBy(t, nodeA, 2)
+	old := f.load(t)
+	f.unpublish(t, nodeA)
+	f.publish(t, nodeB, 3)
+	f.storage.Login(f.id, iqnB, true)
+	f.restore(t, old)
+	for range 2 {
+		_, err := f.snapshot(t, "cut-restored")
+		wantError(t, err, volume.ErrBusy)
+		f.wantExports(t, iqnB)
+	}
+	f.unpublish(t, nodeB)
+	if v := f.record(t); v.Fence.Node != nodeB || v.Fence.Generation != 3 || !v.PossiblyDirty {
+		t.Errorf("the record shows %+v, want the one who may have to flush", v.Fence)
+	}
+}
+
 // testReadersUnpublishedLate: an unpublish that has stalled since it read the record takes nothing from who
 // reads after somebody has written.
 func testReadersUnpublishedLate(t *testing.T, _ *rest.Config, f *fixture) {

@@ -55,6 +55,7 @@ func TestService(t *testing.T) {
 		"readers of one initiator":         testReadersTwins,
 		"readers of a lost record":         testReadersOfLostRecord,
 		"readers unpublished late":         testReadersUnpublishedLate,
+		"readers restored and cut":         testReadersCutRestored,
 		"readers with failures":            testReadersConverge,
 		"readers of a restored record":     testReadersRestored,
 		"static":                           testStatic,
