@@ -38,6 +38,8 @@ func (h faultHost) Report(ctx context.Context, id volume.ID, r volume.CacheRepor
 // Stripes implements cachefault.Host.
 func (h faultHost) Stripes() int { return h.Pool.View().Stripes }
 
+func (h faultHost) VG() string { return h.Pool.View().VG }
+
 // Detach implements cachefault.Host.
 func (h faultHost) Detach(ctx context.Context, e *state.Entry, cause string) error {
 	return h.detachCache(ctx, e, cause)

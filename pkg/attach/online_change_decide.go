@@ -26,6 +26,8 @@ type changeFacts struct {
 	Coarse string
 	// Single is true if the live cache has one copy, and two are asked for.
 	Single bool
+	// Unchecked is true if the live cache has no checksums, and the pool asks for them.
+	Unchecked bool
 	// Drops says that the top device of a live cache ends flushes.
 	Drops bool
 	// Leftover is true if the data device, or a hydration, exists below a linear top device.
@@ -128,7 +130,7 @@ func decideCached(f changeFacts) changeStep {
 		if asked != volume.ModeWriteback || newCache || f.flushDue() {
 			return changeClean
 		}
-	case e.Marked && (asked != volume.ModeWriteback || f.Coarse != "" || f.Single):
+	case e.Marked && (asked != volume.ModeWriteback || f.Coarse != "" || f.Single || f.Unchecked):
 		return changeUnmark
 	case newCache:
 		return changeUncache
@@ -167,7 +169,7 @@ func decideCached(f changeFacts) changeStep {
 func needsNewCache(f changeFacts) bool {
 	e := f.Entry
 	switch {
-	case f.Coarse != "", f.Single:
+	case f.Coarse != "", f.Single, f.Unchecked:
 		return true
 	case f.renews():
 		return true

@@ -85,6 +85,8 @@ func (a *Attacher) misplaced(ctx context.Context, e *state.Entry) (string, error
 		return "its logical volume is gone", nil
 	case f.UID != e.Fence.UID || f.Node != a.Node || f.Generation != e.Fence.Generation && f.Generation != e.Fence.Generation-1:
 		return "its logical volume is tagged for another ownership", nil
+	case lv.Checked != e.Checked:
+		return "its logical volume was made with checksums, or without, and the pool asks for the other by now", nil
 	case lv.SizeBytes != e.DataBytes:
 		return fmt.Sprintf("its logical volume has %d bytes, not %d", lv.SizeBytes, e.DataBytes), nil
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/integrity"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/backend/backendtest"
@@ -66,6 +67,8 @@ type world struct {
 	// warm tells that caches follow the volume; peers are what that takes. Without churn, the
 	// pod reads nothing that would take another one's chunk.
 	warm, churn bool
+	// checked has the nodes' pools ask for checksums.
+	checked bool
 	// method is how caches are filled; empty is by clone.
 	method volume.MoveMethod
 	peers
@@ -312,8 +315,8 @@ func (h *host) start() {
 	blocks := h.machine.Blocks(g.step)
 	config := attach.Config{Node: h.name, Boot: fmt.Sprint("boot-", h.boots), PollInterval: time.Microsecond, Sysfs: h.dir}
 	deps := attach.Deps{
-		DM: h.kernel.Client(g.step), LVM: h.lvmClient(g.step), Blocks: blocks,
-		Owned: owned{h}, Transport: initiator{h, g.step}, FS: filesystems{h, g.step}, Journal: entries, Pool: poolOf{}, Locks: &keylock.Set{},
+		DM: h.kernel.Client(g.step), LVM: integrity.New(h.lvmClient(g.step), h.kernel.Client(g.step), blocks), Blocks: blocks,
+		Owned: owned{h}, Transport: initiator{h, g.step}, FS: filesystems{h, g.step}, Journal: entries, Pool: poolOf{h.w.checked}, Locks: &keylock.Set{},
 		Records:      records.New(stepping(h.w.api, g.step), recorder, time.Now),
 		CacheProblem: func(context.Context) string { return "" }, Freezer: freezer{h, g.step},
 	}
@@ -404,13 +407,13 @@ func (o owned) List(ctx context.Context) ([]volume.Volume, error) {
 // Changed implements attach.OwnedRecords.
 func (owned) Changed() <-chan struct{} { return nil }
 
-// poolOf is a pool of one SSD.
-type poolOf struct{}
+// poolOf is a pool of one SSD, whose caches have checksums or not.
+type poolOf struct{ checked bool }
 
 func (poolOf) Deletions(context.Context) ([]volume.Deletion, error) { return nil, nil }
 
-func (poolOf) View() pool.View {
-	return pool.View{Ready: true, VG: vgName, Devices: []string{ssdPath}, ExtentBytes: 4 * mib, LogicalBlock: 512, Copies: 1, Stripes: 1, CapacityBytes: 60 * mib}
+func (p poolOf) View() pool.View {
+	return pool.View{Ready: true, Integrity: p.checked, VG: vgName, Devices: []string{ssdPath}, ExtentBytes: 4 * mib, LogicalBlock: 512, Copies: 1, Stripes: 1, CapacityBytes: 60 * mib}
 }
 
 // places are where the pod may write.

@@ -45,6 +45,8 @@ type View struct {
 	// NamespaceSharePercent of CapacityBytes may be taken by the caches of one namespace; 0 is no
 	// limit.
 	NamespaceSharePercent int32
+	// Integrity asks for checksums of what caches hold.
+	Integrity bool
 	// Degraded says which part of the mirror is missing or out of date, or is empty.
 	Degraded string
 	// CapacityBytes, FreeBytes and RetainedCacheBytes are known while VG is not empty:
@@ -240,7 +242,7 @@ func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolS
 		return m.failed(err)
 	}
 	o.view.ExtentBytes, o.view.Copies, o.view.Stripes = report.ExtentBytes, 1, len(o.view.Devices)
-	o.view.NamespaceSharePercent = spec.NamespaceSharePercent
+	o.view.NamespaceSharePercent, o.view.Integrity = spec.NamespaceSharePercent, spec.Integrity
 	if spec.Redundancy == v1alpha1.RedundancyMirror {
 		o.view.Mirror, o.view.Copies, o.view.Stripes = true, 2, 1
 		o.view.Degraded = m.mirror(ctx, vg, f.MissingPVs)
