@@ -89,6 +89,7 @@ type CachePoolSpec struct {
 	// costs room and speed, and counts for caches that are made from then on; those without it
 	// make way. A node whose kernel cannot do it has no caches. Absent is none.
 	// +optional
+	//lint:ignore nobools it is asked for or not; which checksums the kernel makes is nobody's choice
 	Integrity bool `json:"integrity,omitempty"`
 
 	// namespaceSharePercent is how much of the pool's capacity the caches of one namespace
