@@ -97,6 +97,14 @@ type CachePoolSpec struct {
 	// +default="none"
 	Redundancy Redundancy `json:"redundancy,omitempty"`
 
+	// integrity asks for checksums of what caches hold (dm-integrity): what an SSD returns that is
+	// not what was written to it is an error then, by which the cache is left, and never data. It
+	// costs room and speed, and counts for caches that are made from then on; those without it
+	// make way. A node whose kernel cannot do it has no caches. Absent is none.
+	// +optional
+	//lint:ignore nobools it is asked for or not; which checksums the kernel makes is nobody's choice
+	Integrity bool `json:"integrity,omitempty"`
+
 	// namespaceSharePercent is how much of the pool's capacity the caches of one namespace
 	// may take, by the namespaces of their claims; a volume whose cache would take more
 	// works without one. Absent is no limit. Volumes without a claim on record have none.

@@ -24,6 +24,7 @@ func testPools(t *testing.T, c client.Client) {
 		"evacuate":      {spec: v1alpha1.CachePoolSpec{Evacuate: []string{"/dev/disk/by-id/nvme-*"}}},
 		"evacuate file": {spec: v1alpha1.CachePoolSpec{Evacuate: []string{"sda"}}, want: "spec.evacuate[0]: Invalid value: \"sda\": spec.evacuate[0] in body should match '^/dev/.+'"},
 		"same device":   {spec: v1alpha1.CachePoolSpec{Devices: []string{"/dev/a", "/dev/a"}}, want: `spec.devices[1]: Duplicate value: "/dev/a"`},
+		"integrity":     {spec: v1alpha1.CachePoolSpec{Integrity: true}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -109,6 +109,8 @@ type order struct {
 	Devices []string
 	// Evacuate has these of them leave the pool.
 	Evacuate []string
+	// Integrity has the pool ask for checksums.
+	Integrity bool
 	// Hang lets the frail SSD hang when a cache is made.
 	Hang bool
 	// Outside asks whether commands can leave the container.
@@ -192,6 +194,7 @@ func (o order) open(ctx context.Context) (*node, error) {
 	}
 	if o.Lessor == "" {
 		spec := onOneSSD()
+		spec.Integrity = o.Integrity
 		if len(o.Devices) > 0 {
 			spec.Devices = o.Devices
 		}
@@ -235,6 +238,7 @@ func (d *disk) killAt(point string, o order) (killed bool) {
 // startChild begins a process of the volume's node that carries out an order.
 func (d *disk) startChild(o order, env ...string) *os.Process {
 	d.m.t.Helper()
+	o.Integrity = o.Integrity || d.integrity
 	o.Dir, o.Req, o.Secret, o.Secrets = d.n.dir, d.req, chapWord, d.req.Credentials.Secrets
 	o.Req.Credentials = nil
 	b, err := json.Marshal(o)

@@ -26,6 +26,8 @@ type disk struct {
 	size int64
 	// origin is the other driver, nil on the storage server.
 	origin *strictOrigin
+	// integrity tells that the pool asks for checksums.
+	integrity bool
 }
 
 // volume makes, records and exports a volume.

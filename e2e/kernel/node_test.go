@@ -19,8 +19,10 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/integrity"
 	"github.com/nearflash/nearflash/pkg/attach/scrub"
 	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/freeze"
@@ -50,6 +52,8 @@ type node struct {
 	// objects has the node's CachePool.
 	objects client.Client
 	streams *streamServer
+	// raw is LVM without what lies over its volumes.
+	raw lvm.Client
 }
 
 // scheme knows the types of nearflash.
@@ -87,8 +91,9 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 	if err != nil {
 		return nil, err
 	}
-	lv := lvm.New(run, filepath.Join(dir, "devices"))
-	n := &node{dir: dir, rec: rec, objects: api()}
+	raw := lvm.New(run, filepath.Join(dir, "devices"))
+	lv := integrity.New(raw, devmapper.New(run), blockdev.Host{})
+	n := &node{dir: dir, raw: raw, rec: rec, objects: api()}
 	other := csi.Config{Kubelet: filepath.Join(dir, kubeletDir)}
 	if _, err := os.Stat(bootFile(dir)); err == nil {
 		other.BootID = bootFile(dir)

@@ -32,7 +32,7 @@ type stopping struct {
 // lvs are the logical volumes of the cache that the kernel has.
 func (s stopping) lvs() []lvm.LV {
 	s.m.t.Helper()
-	all, err := s.n.LVM.LVs(s.m.t.Context(), pool.VolumeGroup(s.name))
+	all, err := s.n.raw.LVs(s.m.t.Context(), pool.VolumeGroup(s.name))
 	mustPass(s.m.t, "logical volumes", err)
 	var out []lvm.LV
 	for _, lv := range all {
@@ -110,6 +110,7 @@ func (s stopping) vanish() {
 		}
 		mustPass(t, "remove "+name, s.n.DM.Remove(ctx, name))
 	}
+	mustPass(t, "rest", s.n.LVM.Rest(ctx, pool.VolumeGroup(s.name), layout.MetaLV(s.id), layout.DataLV(s.id)))
 	for _, lv := range s.lvs() {
 		s.m.must("lvchange", "--activate", "n", pool.VolumeGroup(s.name)+"/"+lv.Name)
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	appnode "github.com/nearflash/nearflash/pkg/app/node"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
@@ -62,7 +63,7 @@ func content(t *testing.T, path string, size int64) []byte {
 func (d *disk) powerCut() {
 	t := d.m.t
 	t.Helper()
-	lvs, err := d.n.LVM.LVs(t.Context(), pool.VolumeGroup(nodeName))
+	lvs, err := d.n.raw.LVs(t.Context(), pool.VolumeGroup(nodeName))
 	mustPass(t, "lvs", err)
 	// Nobody writes to the SSD while it is copied: the copy is of one moment.
 	for _, lv := range lvs {
@@ -75,6 +76,7 @@ func (d *disk) powerCut() {
 	for _, suffix := range []string{"", ".data", ".origin"} {
 		mustPass(t, "remove", d.n.DM.Remove(t.Context(), "nf-"+string(d.req.ID)+suffix))
 	}
+	mustPass(t, "rest", d.n.LVM.Rest(t.Context(), pool.VolumeGroup(nodeName), layout.MetaLV(d.req.ID), layout.DataLV(d.req.ID)))
 	if d.origin == nil { // of another driver the machine has the disk again
 		mustPass(t, "log out", d.n.Transport.Disconnect(t.Context(), d.target()))
 	}

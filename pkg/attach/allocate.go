@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/integrity"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
@@ -32,12 +33,14 @@ type cacheSpec struct {
 	keep bool
 	// mirror asks for two copies, as the record does.
 	mirror bool
+	// checked asks for checksums of the data.
+	checked bool
 }
 
 // cacheSpecOf is the spec of the cache that an entry speaks of, in two copies if the record asks for
 // them.
 func cacheSpecOf(e *state.Entry, mirror, keep bool) cacheSpec {
-	return cacheSpec{mirror: mirror, id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: e.MetaBytes, dataBytes: e.DataBytes, originBytes: e.OriginBytes, hydrationBytes: hydrationBytes(e, e.DataBytes, e.ChunkSectors), keep: keep}
+	return cacheSpec{mirror: mirror, id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: e.MetaBytes, dataBytes: e.DataBytes, originBytes: e.OriginBytes, hydrationBytes: hydrationBytes(e, e.DataBytes, e.ChunkSectors), keep: keep, checked: e.Checked}
 }
 
 // hydrationBytes is the room for the metadata of an entry's hydration in a cache of that
@@ -81,7 +84,7 @@ func (a *Attacher) beginAllocate(ctx context.Context, s *staging) (wait func() *
 		return func() *preallocated { return nil } // the same error comes again
 	}
 	// The entry belongs to the hydration meanwhile.
-	out := &preallocated{cacheSpec: cacheSpec{mirror: s.rec.Spec.Mirror, id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: g.metaBytes, dataBytes: g.dataBytes, originBytes: s.rec.Spec.CapacityBytes, hydrationBytes: hydrationBytes(e, g.dataBytes, g.chunkSectors)}}
+	out := &preallocated{cacheSpec: cacheSpec{mirror: s.rec.Spec.Mirror, id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: g.metaBytes, dataBytes: g.dataBytes, originBytes: s.rec.Spec.CapacityBytes, hydrationBytes: hydrationBytes(e, g.dataBytes, g.chunkSectors), checked: e.Checked}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -222,6 +225,9 @@ func (w cacheSpec) specs(view pool.View, tags []string) []lvm.CreateSpec {
 	// The map on the same SSDs as the data: it counts after a flush of the devices
 	// that it is on, and of no others (states.md, Names on the host).
 	specs := []lvm.CreateSpec{{VG: view.VG, Name: layout.MetaLV(w.id), SizeBytes: w.metaBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes}}
+	if w.checked {
+		specs[0].Flushes = layout.DataLV(w.id)
+	}
 	if w.hydrationBytes > 0 {
 		specs = append(specs, lvm.CreateSpec{VG: view.VG, Name: layout.HydrationLV(w.id), SizeBytes: w.hydrationBytes, Tags: tags, Mirror: view.Mirror})
 	}
@@ -232,5 +238,9 @@ func (w cacheSpec) specs(view pool.View, tags []string) []lvm.CreateSpec {
 }
 
 func (w cacheSpec) dataSpec(view pool.View, tags []string) lvm.CreateSpec {
-	return lvm.CreateSpec{VG: view.VG, Name: layout.DataLV(w.id), SizeBytes: w.dataBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes}
+	spec := lvm.CreateSpec{VG: view.VG, Name: layout.DataLV(w.id), SizeBytes: w.dataBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes}
+	if w.checked {
+		spec.Checked, spec.SizeBytes = w.dataBytes, integrity.RawBytes(w.dataBytes)
+	}
+	return spec
 }

@@ -242,7 +242,9 @@ type Deps struct {
 	ReadInUse func(ctx context.Context, device, base string) (cachemap.Map, error)
 	// CacheProblem says why this kernel cannot cache, or "".
 	CacheProblem func(ctx context.Context) string
-	Now          func() time.Time
+	// IntegrityProblem says why this kernel can make no checksums, or ""; nil is "".
+	IntegrityProblem func(ctx context.Context) string
+	Now              func() time.Time
 }
 
 // Attacher implements volume.Attacher on a real node.

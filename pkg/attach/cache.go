@@ -279,11 +279,10 @@ func (a *Attacher) empty(ctx context.Context, id volume.ID, e *state.Entry) erro
 // createDataDevice makes the device under the cache through which its SSD can
 // be swapped while the cache is live: linear, or the clone of a hydration.
 func (a *Attacher) createDataDevice(ctx context.Context, e *state.Entry, c ssd.Cache, o stack.Origin) (devno string, err error) {
+	e.Mirrored, e.Checked = c.Mirrored(), c.Data.Checked
 	if e.Hydration != nil && !e.Hydration.Whole && !e.Streams() {
-		e.Mirrored = c.Mirrored()
 		return a.createClone(ctx, e, c, o)
 	}
-	e.Mirrored = c.Mirrored()
 	lv := c.Data
 	dev, err := a.stack.EnsureDevice(ctx, layout.Device(e.ID, layout.Data), layout.UUID(e.Fence, layout.Data), devmapper.LinearTable(uint64(lv.SizeBytes)/sectorSize, lv.DevNo()))
 	return dev.DevNo(), err

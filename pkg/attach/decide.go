@@ -26,6 +26,10 @@ type stageFacts struct {
 	Node string
 	// CanMirror is true of a pool that can keep two copies.
 	CanMirror bool
+	// PoolChecked is true of a pool that asks for checksums. IntegrityProblem says why they cannot be
+	// had, or is empty, and IntegrityReason is its word of api/v1alpha1.
+	PoolChecked                       bool
+	IntegrityProblem, IntegrityReason string
 	// PoolProblem and KernelProblem say why no cache can be had, or are empty.
 	PoolProblem, KernelProblem string
 	// Method is how a cache that begins from elsewhere is filled, "" if it cannot be, and
@@ -153,6 +157,9 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 	case f.Record.Spec.Mirror && !f.CanMirror:
 		plan.Wipe = f.Cache.Exists()
 		return uncached(plan, v1alpha1.ReasonNotMirrored, notMirrored(f.Node))
+	case f.IntegrityProblem != "":
+		plan.Wipe = f.Cache.Exists()
+		return uncached(plan, f.IntegrityReason, f.IntegrityProblem)
 	case f.CacheProblem != "":
 		// What cannot be read is of no use to anybody: gone, it leaves its place
 		// to the cache of the next attachment.
@@ -191,7 +198,7 @@ func reusable(f stageFacts, sameFence bool) bool {
 	current := sameFence && f.Cache.Fence == f.Fence && !f.Cache.Apart && (identityOf(f.Entry, f.Cache, f.Record) == volume.IdentityCurrent || state.BugTrustNodeName.On())
 	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && retainedStates[f.Entry.State] && f.Cache.StopProven(f.Entry)
 	switch {
-	case f.Record.Spec.Mirror && !f.Cache.Mirrored, f.Cache.Leaving:
+	case f.Record.Spec.Mirror && !f.Cache.Mirrored, f.Cache.Leaving, f.PoolChecked && !f.Cache.Checked:
 		return false
 	case f.Entry == nil || !f.Cache.Whole || f.Entry.Streams() || f.Entry.Hydration != nil && !f.Entry.Hydration.Whole && !f.Cache.Hydration:
 		return false

@@ -271,6 +271,7 @@ func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) e
 		return err
 	}
 	faultUnstageRetained.Hit()
+	a.ssd.Rest(ctx, e.ID)
 	a.reportDown(ctx, e, retainedCacheOf(e))
 	return nil
 }

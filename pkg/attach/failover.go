@@ -44,6 +44,8 @@ func (h faultHost) Stripes() int {
 	return max(v.Stripes, len(v.Devices))
 }
 
+func (h faultHost) VG() string { return h.Pool.View().VG }
+
 // Detach implements cachefault.Host.
 func (h faultHost) Detach(ctx context.Context, e *state.Entry, cause string) error {
 	return h.detachCache(ctx, e, cause)

@@ -39,6 +39,9 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 	if f.CanMirror = view.For(true).Mirror; !view.Ready {
 		f.PoolProblem = view.Problem
 	}
+	if f.PoolChecked = view.Integrity; f.PoolChecked {
+		f.IntegrityProblem, f.IntegrityReason = a.integrityProblem(ctx, view), integrityReason(view)
+	}
 	f.KernelProblem = a.CacheProblem(ctx)
 	f.StayedBefore = a.stayedBefore(req.ID, f.Fence)
 	m := methodFacts{Asked: cmp.Or(rec.Spec.WarmStart.Method, a.Warm.Method), CloneProblem: a.warmProblem(ctx), StreamProblem: a.streamProblem(ctx)}

@@ -426,6 +426,7 @@ func (a *Attacher) undoHydration(ctx context.Context, s *staging, cause error) e
 	s.plannedFor, s.data, s.preallocated = 0, "", nil
 	s.seed = seed{}
 	s.entry.Anew()
+	s.entry.Checked = a.Pool.View().Integrity
 	if err := a.save(ctx, s.entry, state.Staging); err != nil {
 		return err
 	}

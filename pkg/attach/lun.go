@@ -77,6 +77,7 @@ func (a *Attacher) startCold(ctx context.Context, s *staging, why string) error 
 	s.plan.Cache, s.plan.Mode, s.plan.Warm, s.cache, s.plannedFor, s.data = planCreate, e.Mode, nil, ssd.Cache{}, 0, ""
 	a.dropHydration(ctx, e, volume.MoveEnded, why)
 	e.Anew()
+	e.Checked = a.Pool.View().Integrity
 	if err := a.save(ctx, e, state.Staging); err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func (c cleanOwner) Get(_ context.Context, id volume.ID) (volume.Volume, error) 
 func TestEntryOfANewerVersion(t *testing.T) {
 	const id = volume.ID("pvc-1")
 	for name, text := range map[string]string{
-		"format":     `{"version":10,"key":"pvc-1","record":{"id":"pvc-1","state":"Staged","mode":"writeback","activated":true}}`,
+		"format":     `{"version":11,"key":"pvc-1","record":{"id":"pvc-1","state":"Staged","mode":"writeback","activated":true}}`,
 		"state":      `{"version":1,"key":"pvc-1","record":{"id":"pvc-1","state":"Rebalancing","mode":"writeback","activated":true}}`,
 		"cache mode": `{"version":1,"key":"pvc-1","record":{"id":"pvc-1","state":"Staged","mode":"writeback-mirrored","activated":true}}`,
 	} {

@@ -177,6 +177,7 @@ func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.V
 		f.Coarse = a.stack.LiveBlocks(e.ID, infos)
 		f.Single = rec.Spec.Mirror && !e.Mirrored
 		f.Leaving = leaving
+		f.Unchecked = a.Pool.View().Integrity && !e.Checked
 	}
 	view := a.Pool.View().For(rec.Spec.Mirror || f.LiveCache && e.Mirrored)
 	switch problem := a.CacheProblem(ctx); {
@@ -191,6 +192,8 @@ func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.V
 		f.Problem, f.ProblemReason = view.Problem, v1alpha1.ReasonPoolMissing
 	case rec.Spec.Mirror && !view.Mirror && !(f.LiveCache && e.Mirrored):
 		f.Problem, f.ProblemReason = notMirrored(a.Node), v1alpha1.ReasonNotMirrored
+	case view.Integrity && a.integrityProblem(ctx, view) != "" && !(f.LiveCache && e.Checked):
+		f.Problem, f.ProblemReason = a.integrityProblem(ctx, view), integrityReason(view)
 	case !e.Cached() && a.Now().Before(e.NoCacheBefore):
 		f.Problem, f.ProblemReason = "the SSD failed the volume's cache; another one is tried later", v1alpha1.ReasonCacheDeviceError
 	case f.LiveOrigin:

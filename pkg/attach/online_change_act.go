@@ -86,13 +86,13 @@ func (a *Attacher) sweepBecause(ctx context.Context, e *state.Entry, why string)
 		return err
 	}
 	faultChangeDataRemoved.Hit()
-	if e.Hydration != nil || e.Recovered {
+	if e.Hydration != nil || e.Recovered || e.Checked {
 		outcome := volume.MoveEnded
 		if a.Now().Before(e.NoCacheBefore) {
 			outcome, why = volume.MoveFailed, "the SSD failed"
 		}
 		a.dropHydration(ctx, e, outcome, why)
-		e.Recovered = false
+		e.Recovered, e.Checked = false, false
 		if err := a.save(ctx, e, e.State); err != nil {
 			return err
 		}
@@ -115,7 +115,7 @@ func (a *Attacher) cacheLive(ctx context.Context, f changeFacts) error {
 	}
 	// A failover that could not be reported in all that time is not news any more; left
 	// here it would be completed with the new cache.
-	e.FailoverCause, e.Mirrored = "", false
+	e.FailoverCause, e.Mirrored, e.Checked = "", false, a.Pool.View().Integrity
 	e.ChunkSectors, e.DataBytes, e.MetaBytes = f.Want.chunkSectors, f.Want.dataBytes, f.Want.metaBytes
 	a.markOrigin(ctx, e)
 	if err := a.save(ctx, e, e.State); err != nil {

@@ -28,6 +28,8 @@ type changeFacts struct {
 	Single bool
 	// Leaving is true if the live cache has a part on an SSD that is to leave the pool.
 	Leaving bool
+	// Unchecked is true if the live cache has no checksums, and the pool asks for them.
+	Unchecked bool
 	// Drops says that the top device of a live cache ends flushes.
 	Drops bool
 	// Leftover is true if the data device, or a hydration, exists below a linear top device.
@@ -130,7 +132,7 @@ func decideCached(f changeFacts) changeStep {
 		if asked != volume.ModeWriteback || newCache || f.flushDue() {
 			return changeClean
 		}
-	case e.Marked && (asked != volume.ModeWriteback || f.Coarse != "" || f.Single || f.Leaving):
+	case e.Marked && (asked != volume.ModeWriteback || f.Coarse != "" || f.Single || f.Leaving || f.Unchecked):
 		return changeUnmark
 	case newCache:
 		return changeUncache
@@ -169,7 +171,7 @@ func decideCached(f changeFacts) changeStep {
 func needsNewCache(f changeFacts) bool {
 	e := f.Entry
 	switch {
-	case f.Coarse != "", f.Single, f.Leaving:
+	case f.Coarse != "", f.Single, f.Leaving, f.Unchecked:
 		return true
 	case f.renews():
 		return true

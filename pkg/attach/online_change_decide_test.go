@@ -86,6 +86,7 @@ func unsafeAsked(f *changeFacts) {
 func notFormatted(f *changeFacts) { f.Record.Filesystem = volume.FormatBegun }
 func unsafeNoted(f *changeFacts)  { f.Entry.Unsafe = true }
 func single(f *changeFacts)       { f.Single = true }
+func unchecked(f *changeFacts)    { f.Unchecked = true }
 func noMirror(f *changeFacts)     { f.Problem, f.ProblemReason = notMirrored("a"), "NotMirrored" }
 func drops(f *changeFacts)        { f.Drops = true }
 func torn(f *changeFacts)         { f.Entry.Torn = true }
@@ -104,12 +105,15 @@ func TestDecideChange(t *testing.T) {
 		"writethrough as asked": {runs(wt), changeDone},
 		"writeback as asked":    {runs(wb), changeDone},
 
-		"two copies asked for, one there":      {runs(wt).with(single), changeUncache},
-		"the same of writeback":                {runs(wb).with(single), changeClean},
-		"the same, cleaned, the mark is left":  {runs(wt).asks(wb).live(through, cleaner).with(marked).with(single), changeUnmark},
-		"the same, killed before the journal":  {runs(none).asks(wt).live(through, smq).with(sized).with(single), changeUncache},
-		"two copies asked for, and none had":   {runs(none).asks(wt).with(noMirror), changeImpossible},
-		"two copies asked for, a mirror there": {runs(none).asks(wt), changeCache},
+		"checksums asked for, none there":       {runs(wt).with(unchecked), changeUncache},
+		"none there, of writeback":              {runs(wb).with(unchecked), changeClean},
+		"none there, cleaned, the mark is left": {runs(wt).asks(wb).live(through, cleaner).with(marked).with(unchecked), changeUnmark},
+		"two copies asked for, one there":       {runs(wt).with(single), changeUncache},
+		"the same of writeback":                 {runs(wb).with(single), changeClean},
+		"the same, cleaned, the mark is left":   {runs(wt).asks(wb).live(through, cleaner).with(marked).with(single), changeUnmark},
+		"the same, killed before the journal":   {runs(none).asks(wt).live(through, smq).with(sized).with(single), changeUncache},
+		"two copies asked for, and none had":    {runs(none).asks(wt).with(noMirror), changeImpossible},
+		"two copies asked for, a mirror there":  {runs(none).asks(wt), changeCache},
 
 		"unsafe asked for":                  {runs(wb).with(unsafeAsked), changeUnsafe},
 		"unsafe asked for, of writethrough": {runs(wt).asks(wb).with(unsafeAsked), changeWriteback},

@@ -165,7 +165,7 @@ func (a *Attacher) beginPrewarm(ctx context.Context, rec volume.Volume, old *sta
 	if ended {
 		return nil // a killed process has not cleared away what came to nothing
 	}
-	e := &state.Entry{ID: rec.ID, Fence: req.Fence, Mode: rec.Spec.Mode, Names: state.NamesOf(rec, state.Names{}), Prewarm: &state.Prewarm{Request: req.Request, Copying: true}, Mirrored: a.Pool.View().For(rec.Spec.Mirror).Mirror}
+	e := &state.Entry{ID: rec.ID, Fence: req.Fence, Mode: rec.Spec.Mode, Names: state.NamesOf(rec, state.Names{}), Prewarm: &state.Prewarm{Request: req.Request, Copying: true}, Mirrored: a.Pool.View().For(rec.Spec.Mirror).Mirror, Checked: a.Pool.View().Integrity}
 	if err := a.save(ctx, e, state.Prewarmed); err != nil {
 		return err
 	}

@@ -88,6 +88,8 @@ func (a *Attacher) misplaced(ctx context.Context, e *state.Entry, mirror bool) (
 		return "its logical volume is tagged for another ownership", nil
 	case mirror && !lv.Mirrored():
 		return "its logical volume has one copy", nil
+	case lv.Checked != e.Checked:
+		return "its logical volume was made with checksums, or without, and the pool asks for the other by now", nil
 	case lv.SizeBytes != e.DataBytes:
 		return fmt.Sprintf("its logical volume has %d bytes, not %d", lv.SizeBytes, e.DataBytes), nil
 	}

@@ -240,7 +240,7 @@ func TestShareMirror(t *testing.T) {
 			l.ask(func(s *v1alpha1.CachedVolumeSpec) {
 				s.ClaimRef, s.Redundancy = &v1alpha1.ClaimReference{Namespace: "shop", Name: "data"}, v1alpha1.RedundancyMirror
 			})
-			l.a.UsePool(sharedPool{poolOf: poolOf{otherSSD}, percent: percent})
+			l.a.UsePool(sharedPool{poolOf: poolOf{second: otherSSD}, percent: percent})
 			l.must("stage", l.a.Stage(l.ctx, l.publish(l.a.name)))
 			if _, reason, message := l.conditionOf(v1alpha1.ConditionCached); reason != want {
 				t.Errorf("with a share of %d%%: %s: %s", percent, reason, message)

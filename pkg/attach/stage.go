@@ -326,6 +326,7 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	if s.plan.Reason == v1alpha1.ReasonCacheDeviceError {
 		e.NoCacheBefore = a.Now().Add(deviceRest)
 	}
+	e.Checked = s.plan.Cache == planCreate && a.Pool.View().Integrity || s.plan.Cache != planCreate && s.plan.Cache != planUncached && s.cache.Data.Checked
 	switch {
 	case s.plan.Cache == planReuse:
 		e.WWID = prior.WWID

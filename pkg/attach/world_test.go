@@ -24,6 +24,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/integrity"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/backend/backendtest"
@@ -66,6 +67,8 @@ type world struct {
 	// warm tells that caches follow the volume; peers are what that takes. Without churn, the
 	// pod reads nothing that would take another one's chunk.
 	warm, churn bool
+	// checked has the nodes' pools ask for checksums.
+	checked bool
 	// method is how caches are filled; empty is by clone.
 	method volume.MoveMethod
 	peers
@@ -206,7 +209,7 @@ func (w *world) host(name string) *host {
 	h := &host{w: w, name: name, machine: blockdevtest.New(), dir: tempDir(w.t), mounts: map[string]mount{}, sessions: map[string]session{}}
 	h.kernel, h.lvm = devmappertest.New(h.machine), lvmtest.New(h.machine)
 	h.lvm.VolatileTags()
-	h.ssds, h.pool = []string{ssdPath}, poolOf{}
+	h.ssds, h.pool = []string{ssdPath}, poolOf{checked: w.checked}
 	h.machine.Add("259:0", ssdPath, w.disk(64*mib))
 	w.must("volume group", h.lvmClient(nil).CreateVG(w.ctx, vgName, []string{ssdPath}))
 	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -231,7 +234,7 @@ func (h *host) lvmClient(step blockdevtest.Step) lvm.Client {
 func (h *host) pair() {
 	h.w.t.Helper()
 	h.secondSSD()
-	h.pool = poolOf{otherSSD}
+	h.pool = poolOf{second: otherSSD, checked: h.w.checked}
 	h.start()
 }
 
@@ -324,7 +327,7 @@ func (h *host) start() {
 	blocks := h.machine.Blocks(g.step)
 	config := attach.Config{Node: h.name, Boot: fmt.Sprint("boot-", h.boots), PollInterval: time.Microsecond, Sysfs: h.dir}
 	deps := attach.Deps{
-		DM: h.kernel.Client(g.step), LVM: h.lvmClient(g.step), Blocks: blocks,
+		DM: h.kernel.Client(g.step), LVM: integrity.New(h.lvmClient(g.step), h.kernel.Client(g.step), blocks), Blocks: blocks,
 		Owned: owned{h}, Transport: initiator{h, g.step}, FS: filesystems{h, g.step}, Journal: entries, Pool: h.pool, Locks: &keylock.Set{},
 		Records:      records.New(stepping(h.w.api, g.step), recorder, time.Now),
 		CacheProblem: func(context.Context) string { return "" }, Freezer: freezer{h, g.step},
@@ -416,13 +419,16 @@ func (o owned) List(ctx context.Context) ([]volume.Volume, error) {
 // Changed implements attach.OwnedRecords.
 func (owned) Changed() <-chan struct{} { return nil }
 
-// poolOf is a pool of one SSD, or of two.
-type poolOf struct{ second string }
+// poolOf is a pool of one SSD, or of two, whose caches have checksums or not.
+type poolOf struct {
+	second  string
+	checked bool
+}
 
 func (poolOf) Deletions(context.Context) ([]volume.Deletion, error) { return nil, nil }
 
 func (p poolOf) View() pool.View {
-	v := pool.View{Ready: true, VG: vgName, Devices: []string{ssdPath}, ExtentBytes: 4 * mib, LogicalBlock: 512, Copies: 1, Stripes: 1, CapacityBytes: 60 * mib}
+	v := pool.View{Ready: true, Integrity: p.checked, VG: vgName, Devices: []string{ssdPath}, ExtentBytes: 4 * mib, LogicalBlock: 512, Copies: 1, Stripes: 1, CapacityBytes: 60 * mib}
 	if p.second != "" {
 		v.Devices, v.Stripes, v.CapacityBytes = append(v.Devices, p.second), 2, 2*v.CapacityBytes
 	}

@@ -135,6 +135,8 @@ type Client interface {
 	// clone whose device does not answer ends with ctx.
 	CloneStatusAll(ctx context.Context) (map[string]CloneStatus, error)
 	CloneStatus(ctx context.Context, name string) (s CloneStatus, found bool, err error)
+	// IntegrityStatusAll returns the status of every device with checksums, by device name.
+	IntegrityStatusAll(ctx context.Context) (map[string]IntegrityStatus, error)
 	// MultipathStatus returns the status of one multipath device, which must be one:
 	// that of another kind may wait for a disk, which ends no thread. Errors:
 	// ErrNotExist; ErrParse, also for a device of another kind.

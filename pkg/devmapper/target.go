@@ -216,6 +216,8 @@ func parseTarget(kind, params string) Target {
 		t, ok = parseMultipath(words)
 	case "clone":
 		t, ok = parseClone(words)
+	case "integrity":
+		t, ok = parseIntegrity(words)
 	}
 	if ok && sameTable(t, params) {
 		return t

@@ -271,3 +271,35 @@ func TestStatus(t *testing.T) {
 		t.Errorf("a missing device: %v", err)
 	}
 }
+
+func TestParseIntegrityStatus(t *testing.T) {
+	for text, want := range map[string]IntegrityStatus{
+		"0 65536 -":                {ProvidedSectors: 65536, Recalculated: 65536},
+		"3 65536 16384":            {Mismatches: 3, ProvidedSectors: 65536, Recalculated: 16384},
+		"1 65536 65536 x":          {Mismatches: 1, ProvidedSectors: 65536, Recalculated: 65536},
+		"18446744073709551615 1 0": {Mismatches: 1<<64 - 1, ProvidedSectors: 1},
+	} {
+		if got, err := ParseIntegrityStatus(text); err != nil || got != want {
+			t.Errorf("%q: %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "0", "0 1", "- 1 2", "0 1 x", "-1 1 -"} {
+		if got, err := ParseIntegrityStatus(text); !errors.Is(err, ErrParse) {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+	}
+}
+
+// TestIntegrityTarget: what the kernel prints of a table is the table.
+func TestIntegrityTarget(t *testing.T) {
+	want := IntegrityTarget{Device: "253:4", JournalSectors: 1408}
+	text := "0 16384 " + want.Type() + " " + want.Params() + "\n"
+	got, err := ParseTable(text)
+	if err != nil || len(got) != 1 || got[0].Target != Target(want) || got.String() != text {
+		t.Errorf("%v, %v; want %q", got, err, text)
+	}
+	other := "0 16384 integrity 253:4 0 4 D 1 internal_hash:sha256\n"
+	if got, err := ParseTable(other); err != nil || got.String() != other {
+		t.Errorf("%v, %v; want %q as it is", got, err, other)
+	}
+}

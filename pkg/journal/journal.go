@@ -55,7 +55,9 @@ const (
 	// Only records that say so have it.
 	// 9: the top device may drop flushes, and an unclean stop may have torn what was flushed, of which an
 	// older program would say nothing. Only records that say so have it.
-	version = 9
+	// 10: the data of a cache may have checksums between them, and an older program would take what the
+	// SSD has for the data. Only records that say so have it.
+	version = 10
 	// usual is the format of a record that asks for none.
 	usual = 6
 )

@@ -141,8 +141,8 @@ func (r record) Check() error {
 // removed, and the records beside it can be worked with.
 func TestNewer(t *testing.T) {
 	for name, text := range map[string]string{
-		"format":       `{"version":10,"key":"new","record":{"State":"Staged","N":1}}`,
-		"other format": `{"version":10,"records":[1,2,3]}`,
+		"format":       `{"version":11,"key":"new","record":{"State":"Staged","N":1}}`,
+		"other format": `{"version":11,"records":[1,2,3]}`,
 		"value":        `{"version":1,"key":"new","record":{"State":"FromTheFuture"}}`,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -38,7 +38,7 @@ var neededFields = map[string][]string{
 	},
 	"cachehotsets." + v1alpha1.GroupName:    {"blocks", "recordedTime", "volumeUID"},
 	"cachemigrations." + v1alpha1.GroupName: {"spec.method", "spec.volumeUID", "status.outcome", "status.progress", "status.source"},
-	"cachepools." + v1alpha1.GroupName:      {"spec.namespaceSharePercent", "status.capacity", "status.conditions", "status.deleted", "status.devices", "status.kept", "status.retained"},
+	"cachepools." + v1alpha1.GroupName:      {"spec.integrity", "spec.namespaceSharePercent", "status.capacity", "status.conditions", "status.deleted", "status.devices", "status.kept", "status.retained"},
 }
 
 // checkDefinitions looks at the resources that everything else rests on, and

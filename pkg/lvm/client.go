@@ -68,6 +68,8 @@ type LV struct {
 	Health string
 	// Open reports whether somebody has the device open.
 	Open bool
+	// Checked is true of one whose content has checksums (CreateSpec).
+	Checked bool
 }
 
 // DevNo is "major:minor" of an active logical volume.
@@ -91,6 +93,11 @@ type CreateSpec struct {
 	Devices []string
 	// Mirror makes two copies on two devices (raid1). It excludes Stripes.
 	Mirror bool
+	// Checked asks for room for so many bytes that have checksums, of which SizeBytes must leave
+	// enough; 0 for none. Flushes names a logical volume with checksums that a flush of this one has
+	// to reach. LVM alone knows neither (package integrity).
+	Checked int64
+	Flushes string
 }
 
 // Client is LVM limited to a set of devices. It is safe for concurrent use: LVM
@@ -143,6 +150,9 @@ type Client interface {
 	// ChangeTags adds and removes tags of several logical volumes in one
 	// transaction. Errors: ErrNotFound.
 	ChangeTags(ctx context.Context, vg string, add, remove []string, names ...string) error
+	// Rest lets go what is kept in memory for logical volumes that nobody has open, beside what LVM
+	// itself keeps. Whoever needs them activates them.
+	Rest(ctx context.Context, vg string, names ...string) error
 	// RemoveLVs deactivates and removes logical volumes; missing ones, or a
 	// missing group, are success. Errors: ErrBusy.
 	RemoveLVs(ctx context.Context, vg string, names ...string) error

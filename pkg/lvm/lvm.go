@@ -164,6 +164,9 @@ func (t *tools) ChangeTags(ctx context.Context, vg string, add, remove []string,
 	return nil
 }
 
+// Rest implements Client: there is nothing.
+func (t *tools) Rest(context.Context, string, ...string) error { return nil }
+
 // RemoveLVs implements Client. The volumes go one by one, in the order given.
 func (t *tools) RemoveLVs(ctx context.Context, vg string, names ...string) error {
 	present, err := t.present(ctx, vg, names)

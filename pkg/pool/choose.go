@@ -15,14 +15,15 @@ import (
 type Choice struct {
 	// NodeSelector are labels that a node must have, all of them.
 	NodeSelector map[string]string `json:"nodeSelector"`
-	// Devices, Evacuate and Redundancy are as in CachePoolSpec.
+	// Devices, Evacuate, Redundancy and Integrity are as in CachePoolSpec.
 	Devices    []string            `json:"devices"`
 	Evacuate   []string            `json:"evacuate,omitempty"`
 	Redundancy v1alpha1.Redundancy `json:"redundancy,omitempty"`
+	Integrity  bool                `json:"integrity,omitempty"`
 }
 
 func (c Choice) spec() v1alpha1.CachePoolSpec {
-	spec := v1alpha1.CachePoolSpec{Devices: c.Devices, Evacuate: c.Evacuate, Redundancy: c.Redundancy}
+	spec := v1alpha1.CachePoolSpec{Devices: c.Devices, Evacuate: c.Evacuate, Redundancy: c.Redundancy, Integrity: c.Integrity}
 	if spec.Redundancy == "" {
 		spec.Redundancy = v1alpha1.RedundancyNone
 	}
@@ -42,8 +43,8 @@ func Choose(choices []Choice, otherwise v1alpha1.CachePoolSpec, node map[string]
 }
 
 // anyOf is where the pool of a node lies whose labels are not known, by any of the choices. It
-// serves to find a pool, and none is made by it. Two copies are asked for if any choice does: a
-// cache that is not mirrored by mistake would be one.
+// serves to find a pool, and none is made by it. Two copies, or checksums, are asked for if any
+// choice does: a cache that has none by mistake would be one.
 func anyOf(choices []Choice, otherwise v1alpha1.CachePoolSpec) v1alpha1.CachePoolSpec {
 	all := *otherwise.DeepCopy()
 	for _, c := range choices {
@@ -51,6 +52,7 @@ func anyOf(choices []Choice, otherwise v1alpha1.CachePoolSpec) v1alpha1.CachePoo
 		if c.Redundancy == v1alpha1.RedundancyMirror {
 			all.Redundancy = c.Redundancy
 		}
+		all.Integrity = all.Integrity || c.Integrity
 	}
 	slices.Sort(all.Devices)
 	all.Devices = slices.Compact(all.Devices)

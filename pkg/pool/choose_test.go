@@ -12,7 +12,7 @@ import (
 func TestChoose(t *testing.T) {
 	otherwise := v1alpha1.CachePoolSpec{Devices: []string{"/dev/default"}, Redundancy: v1alpha1.RedundancyMirror, NamespaceSharePercent: 25}
 	choices := []Choice{
-		{NodeSelector: map[string]string{"kind": "large", "zone": "a"}, Devices: []string{"/dev/first"}, Redundancy: v1alpha1.RedundancyMirror},
+		{NodeSelector: map[string]string{"kind": "large", "zone": "a"}, Devices: []string{"/dev/first"}, Redundancy: v1alpha1.RedundancyMirror, Integrity: true},
 		{NodeSelector: map[string]string{"kind": "large"}, Devices: []string{"/dev/second"}, Evacuate: []string{"/dev/third"}},
 		{NodeSelector: map[string]string{"kind": "none"}},
 	}
@@ -21,7 +21,7 @@ func TestChoose(t *testing.T) {
 		labels map[string]string
 		want   v1alpha1.CachePoolSpec
 	}{
-		"the first that matches":     {map[string]string{"kind": "large", "zone": "a", "x": "y"}, v1alpha1.CachePoolSpec{Devices: []string{"/dev/first"}, Redundancy: v1alpha1.RedundancyMirror, NamespaceSharePercent: 25}},
+		"the first that matches":     {map[string]string{"kind": "large", "zone": "a", "x": "y"}, v1alpha1.CachePoolSpec{Devices: []string{"/dev/first"}, Redundancy: v1alpha1.RedundancyMirror, Integrity: true, NamespaceSharePercent: 25}},
 		"all labels have to":         {map[string]string{"kind": "large", "zone": "b"}, v1alpha1.CachePoolSpec{Devices: []string{"/dev/second"}, Evacuate: []string{"/dev/third"}, Redundancy: none, NamespaceSharePercent: 25}},
 		"a kind of node without any": {map[string]string{"kind": "none"}, v1alpha1.CachePoolSpec{Redundancy: none, NamespaceSharePercent: 25}},
 		"no match":                   {map[string]string{"kind": "small"}, otherwise},
@@ -34,7 +34,7 @@ func TestChoose(t *testing.T) {
 			}
 		})
 	}
-	want := v1alpha1.CachePoolSpec{Devices: []string{"/dev/default", "/dev/first", "/dev/second", "/dev/third"}, Redundancy: v1alpha1.RedundancyMirror, NamespaceSharePercent: 25}
+	want := v1alpha1.CachePoolSpec{Devices: []string{"/dev/default", "/dev/first", "/dev/second", "/dev/third"}, Redundancy: v1alpha1.RedundancyMirror, Integrity: true, NamespaceSharePercent: 25}
 	if diff := cmp.Diff(want, anyOf(choices, otherwise)); diff != "" {
 		t.Errorf("where the pool may lie (-want +got):\n%s", diff)
 	}

@@ -49,6 +49,8 @@ type View struct {
 	// NamespaceSharePercent of CapacityBytes may be taken by the caches of one namespace; 0 is no
 	// limit.
 	NamespaceSharePercent int32
+	// Integrity asks for checksums of what caches hold.
+	Integrity bool
 	// Degraded says which part of the mirror, or of the mirrors that single volumes
 	// have, is missing or out of date, or is empty.
 	Degraded string
@@ -270,7 +272,7 @@ func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolS
 		return m.failed(err)
 	}
 	o.view.ExtentBytes, o.view.Copies, o.view.Stripes = report.ExtentBytes, 1, len(o.view.Staying())
-	o.view.NamespaceSharePercent = spec.NamespaceSharePercent
+	o.view.NamespaceSharePercent, o.view.Integrity = spec.NamespaceSharePercent, spec.Integrity
 	whole := spec.Redundancy == v1alpha1.RedundancyMirror
 	if whole {
 		o.view = o.view.of(true)

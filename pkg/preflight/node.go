@@ -95,7 +95,7 @@ func (p *Programs) say(name string, check func() (string, error)) (string, error
 // is there afterwards.
 var modules = []string{
 	"dm-mod", "dm-cache", "dm-cache-smq", "dm-raid", "dm-multipath", "dm-round-robin", "iscsi_tcp",
-	"dm-clone", "dm-zero", "configfs", "target_core_mod", "target_core_iblock", "iscsi_target_mod",
+	"dm-clone", "dm-zero", "dm-integrity", "configfs", "target_core_mod", "target_core_iblock", "iscsi_target_mod",
 }
 
 // LoadModules asks the kernel for its modules, one by one.
@@ -113,6 +113,8 @@ type Findings struct {
 	// WriteTracking says why dm-cache's passthrough mode may not be used on this kernel to
 	// learn which blocks are written. It says nothing of what else caches need.
 	WriteTracking error
+	// Integrity says why there can be no checksums of what caches hold.
+	Integrity error
 	// Sending says why no cache can leave this node by stream. WarmMove has the same of clones.
 	Sending error
 }
@@ -121,7 +123,7 @@ type Findings struct {
 func (n Node) Examine(ctx context.Context) Findings {
 	dm := n.DM
 	n.DM = oneQuery{Client: dm, targets: sync.OnceValues(func() (map[string]devmapper.Version, error) { return dm.Targets(ctx) })}
-	return Findings{Essential: n.Essential(ctx), ISCSI: n.ISCSI(ctx), Cache: n.Cache(ctx), WarmMove: n.WarmMove(ctx), WriteTracking: n.WriteTracking(), Sending: n.Sending(ctx)}
+	return Findings{Essential: n.Essential(ctx), ISCSI: n.ISCSI(ctx), Cache: n.Cache(ctx), WarmMove: n.WarmMove(ctx), WriteTracking: n.WriteTracking(), Sending: n.Sending(ctx), Integrity: n.Integrity(ctx)}
 }
 
 // oneQuery is a client that asks for the targets once.
@@ -148,6 +150,18 @@ func (n Node) Cache(ctx context.Context) error {
 func (n Node) Sending(ctx context.Context) error {
 	if err := n.targets(ctx, "zero"); err != nil {
 		return fmt.Errorf("caches that leave this node start cold elsewhere: %w", err)
+	}
+	return nil
+}
+
+// Integrity checks what a pool needs that asks for checksums.
+func (n Node) Integrity(ctx context.Context) error {
+	have, err := n.DM.Targets(ctx)
+	if err != nil {
+		return fmt.Errorf("targets of the device mapper: %w", err)
+	}
+	if _, ok := have["integrity"]; !ok {
+		return errors.New("the pool asks for integrity, and the kernel has no target integrity: no cache is made without checksums; remedy: load the module dm-integrity on the node (CONFIG_DM_INTEGRITY), or take integrity out of the pool")
 	}
 	return nil
 }

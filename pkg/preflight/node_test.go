@@ -145,6 +145,17 @@ func TestWarmMove(t *testing.T) {
 	}
 }
 
+// TestIntegrity: a kernel without dm-integrity is told, for pools that ask for it.
+func TestIntegrity(t *testing.T) {
+	for targets, want := range map[string]string{"cache v2.4.0\nintegrity v1.13.0\n": "", "cache v2.4.0\n": "CONFIG_DM_INTEGRITY"} {
+		n, f, _ := goodNode(t)
+		f.On("dmsetup targets").Return(targets)
+		if err := n.Integrity(t.Context()); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", targets, err, want)
+		}
+	}
+}
+
 // TestSending: a kernel without dm-clone sends caches all the same, and one without dm-zero does not.
 func TestSending(t *testing.T) {
 	for name, tc := range map[string]struct {

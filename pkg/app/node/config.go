@@ -56,6 +56,8 @@ type Config struct {
 	PoolDevices    stringList
 	PoolEvacuate   stringList
 	PoolRedundancy string
+	// PoolIntegrity asks for checksums of what caches hold.
+	PoolIntegrity bool
 	// Pools take their place on nodes with certain labels.
 	Pools choiceList
 	// NamespaceShare is how much of the pool the caches of one namespace may take, in percent; 0
@@ -171,7 +173,8 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.Var(&c.PoolDevices, "pool-devices", "`path` or glob of the SSDs that hold caches (repeatable)")
 	fs.Var(&c.PoolEvacuate, "pool-evacuate", "`path` or glob of SSDs that are to be out of the pool: caches leave them, and they are taken out (repeatable)")
 	fs.StringVar(&c.PoolRedundancy, "pool-redundancy", string(v1alpha1.RedundancyNone), "none (stripes) or mirror")
-	fs.Var(&c.Pools, "pool", "`JSON` with nodeSelector, devices, evacuate and redundancy: what takes the place of --pool-devices, --pool-evacuate and --pool-redundancy on a node that has these labels (repeatable, the first that matches counts)")
+	fs.BoolVar(&c.PoolIntegrity, "pool-integrity", false, "checksums of what caches hold: what the SSDs return that was not written to them is an error")
+	fs.Var(&c.Pools, "pool", "`JSON` with nodeSelector, devices, evacuate, redundancy and integrity: what takes the place of --pool-devices, --pool-evacuate, --pool-redundancy and --pool-integrity on a node that has these labels (repeatable, the first that matches counts)")
 	fs.UintVar(&c.NamespaceShare, "namespace-share-percent", 0, "how much of the pool the caches of one namespace may take, in percent; 0 is no limit")
 	fs.Var(&c.WithoutTargets, "without-targets", "for tests: `targets` of the kernel that count as absent, so that no cache moves by clone: "+strings.Join(preflight.MoveTargets(), ","))
 	fs.BoolVar(&c.UdevRule, "udev-rule", false, "write a rule of udev to "+hosttools.RuleDir+" that keeps the host's tools away from volumes; false removes it")

@@ -13,18 +13,23 @@ import (
 
 // findings are what the preflight said last. hostNote is none.
 type findings struct {
-	essential, iscsi, cache, warm, tracking, sending, host, hostNote atomic.Pointer[string]
+	essential, iscsi, cache, warm, tracking, sending, integrity, host, hostNote atomic.Pointer[string]
 }
 
 // set notes a finding, nil for none, and logs it if it is new.
 func set(ctx context.Context, p *atomic.Pointer[string], err error) {
+	text := line(err)
+	if old := p.Swap(text); (old == nil || *old != *text) && *text != "" {
+		klog.FromContext(ctx).Error(nil, "Preflight", "finding", *text)
+	}
+}
+
+func line(err error) *string {
 	text := ""
 	if err != nil {
 		text = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
-	if old := p.Swap(&text); (old == nil || *old != text) && text != "" {
-		klog.FromContext(ctx).Error(nil, "Preflight", "finding", text)
-	}
+	return &text
 }
 
 func (f *findings) update(ctx context.Context, n inspector) {
@@ -35,6 +40,7 @@ func (f *findings) update(ctx context.Context, n inspector) {
 	set(ctx, &f.warm, found.WarmMove)
 	set(ctx, &f.tracking, found.WriteTracking)
 	set(ctx, &f.sending, found.Sending)
+	f.integrity.Store(line(found.Integrity)) // nobody's concern as long as no pool asks for it
 }
 
 func read(p *atomic.Pointer[string]) string {
@@ -64,7 +70,11 @@ func (p *plugin) problems() string {
 	if p.initiator != "" || p.noInitiator != nil {
 		iscsi = read(&p.findings.iscsi)
 	}
-	out := append([]string{read(&p.findings.essential), iscsi, read(&p.findings.cache)}, moveProblems(moveFacts{
+	integrity := ""
+	if p.pool != nil && p.pool.View().Integrity {
+		integrity = read(&p.findings.integrity)
+	}
+	out := append([]string{read(&p.findings.essential), iscsi, read(&p.findings.cache), integrity}, moveProblems(moveFacts{
 		Asked: p.cfg.Method(), Clone: read(&p.findings.warm), Stream: p.streamProblem(), Sending: read(&p.findings.sending),
 	})...)
 	return strings.Join(slices.DeleteFunc(out, func(s string) bool { return s == "" }), "; ")

@@ -8,8 +8,10 @@ import (
 	"strings"
 
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/integrity"
 	"github.com/nearflash/nearflash/pkg/attach/lease"
 	"github.com/nearflash/nearflash/pkg/attach/scrub"
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -97,7 +99,7 @@ func thisHost(cfg Config) (host, error) {
 	}
 	judge.Outside = runner.Outside
 	return host{
-		boot: boot, sysfs: "/sys", dm: dm, counters: dm, lvm: lvm.New(runner, filepath.Join(cfg.StateDir, "devices")),
+		boot: boot, sysfs: "/sys", dm: dm, counters: dm, lvm: integrity.New(lvm.New(runner, filepath.Join(cfg.StateDir, "devices")), dm, blockdev.Host{}),
 		preflight: preflight.Node{
 			Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile, OwnISCSID: cfg.MakeInitiatorName,
 			Programs: &preflight.Programs{}, Outside: runner.Outside, Without: cfg.WithoutTargets,

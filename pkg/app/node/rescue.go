@@ -18,6 +18,8 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/nearflash/nearflash/pkg/attach/integrity"
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
@@ -111,7 +113,8 @@ func (c *Rescue) Run(ctx context.Context) error {
 		return fmt.Errorf("--temp-dir %q: %w", c.temp, err)
 	}
 	run := hostexec.New()
-	r := &rescue.Rescuer{DM: devmapper.New(run), LVM: lvm.New(run, links), Tools: cachetools.Tools{Run: run}, LUNs: &reservation.Disks{}, Dir: c.temp, Now: time.Now}
+	dm := devmapper.New(run)
+	r := &rescue.Rescuer{DM: dm, LVM: integrity.New(lvm.New(run, links), dm, blockdev.Host{}), Tools: cachetools.Tools{Run: run}, LUNs: &reservation.Disks{}, Dir: c.temp, Now: time.Now}
 	if err := c.findPool(ctx, r); err != nil {
 		return err
 	}

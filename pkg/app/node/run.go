@@ -225,7 +225,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config, h host) (*p
 	}
 	p.pool = pool.NewManager(pool.Config{
 		Node:    cfg.NodeName,
-		Default: v1alpha1.CachePoolSpec{Devices: cfg.PoolDevices, Evacuate: cfg.PoolEvacuate, Redundancy: v1alpha1.Redundancy(cfg.PoolRedundancy), NamespaceSharePercent: int32(cfg.NamespaceShare)},
+		Default: v1alpha1.CachePoolSpec{Devices: cfg.PoolDevices, Evacuate: cfg.PoolEvacuate, Redundancy: v1alpha1.Redundancy(cfg.PoolRedundancy), Integrity: cfg.PoolIntegrity, NamespaceSharePercent: int32(cfg.NamespaceShare)},
 		Choices: cfg.Pools, StateDir: cfg.StateDir,
 		Labels:       func(ctx context.Context) (map[string]string, error) { return nodeLabels(ctx, api, cfg.NodeName) },
 		InitiatorIQN: p.initiator, InitiatorUnknown: p.noInitiator != nil, LoginPublicKey: p.loginKey.Public(), Preflight: p.problems, HostTools: p.hostProblems, Events: recorder, StreamPublicKey: p.streamPublicKey,
@@ -254,10 +254,11 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config, h host) (*p
 		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Requested: requested, Meter: p.sampler,
 		Moves: destination, HotSets: records.NewHotSets(api),
 		Exporter: h.exporter, Stream: puller, Freezer: h.freezer, Judge: h.judge, Tools: h.maps, ReadInUse: h.readInUse, MoveEnded: p.moveCounts.Ended,
-		FailedOver:    func() { p.failovers.Add(1) },
-		CacheProblem:  func(context.Context) string { return read(&p.findings.cache) },
-		WarmProblem:   func(context.Context) string { return read(&p.findings.warm) },
-		StreamProblem: func(context.Context) string { return p.streamProblem() },
+		FailedOver:       func() { p.failovers.Add(1) },
+		CacheProblem:     func(context.Context) string { return read(&p.findings.cache) },
+		IntegrityProblem: func(context.Context) string { return read(&p.findings.integrity) },
+		WarmProblem:      func(context.Context) string { return read(&p.findings.warm) },
+		StreamProblem:    func(context.Context) string { return p.streamProblem() },
 	})
 	if p.stream != nil {
 		p.attacher.Lessor().Streams = p.stream

@@ -1,6 +1,8 @@
 package cachefault
 
 import (
+	"fmt"
+
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -17,6 +19,9 @@ type facts struct {
 	Clone *devmapper.CloneStatus
 	// Unreadable says how a read of the cache's SSD failed, or is empty.
 	Unreadable string
+	// Mismatches is how many reads of the SSD have found something else than was written, of a cache
+	// with checksums.
+	Mismatches uint64
 	// AtRiskTold is true if it was reported that unflushed writes are at risk.
 	AtRiskTold bool
 }
@@ -67,6 +72,9 @@ func (f facts) broken() string {
 		return "the kernel reports that the copy into the cache has failed"
 	case c.ReadOnly:
 		return "the kernel has made the metadata of the copy into the cache read-only after an error"
+	}
+	if f.Mismatches > 0 {
+		return fmt.Sprintf("the SSD returns something else than was written to it: the checksums of %d reads did not match", f.Mismatches)
 	}
 	return f.Unreadable
 }

@@ -28,6 +28,7 @@ func deadSSD(f *facts)       { f.Unreadable = "input/output error" }
 func cloneFailed(f *facts)   { f.Clone = &devmapper.CloneStatus{Fail: true} }
 func cloneReadOnly(f *facts) { f.Clone = &devmapper.CloneStatus{ReadOnly: true} }
 func cloneUnknown(f *facts)  { f.Clone = &devmapper.CloneStatus{Fail: true, Unparsed: "?"} }
+func mismatched(f *facts)    { f.Mismatches = 2 }
 func cloneFine(f *facts)     { f.Clone = &devmapper.CloneStatus{} }
 func isAtRisk(f *facts)      { f.AtRiskTold = true }
 func onOrigin(f *facts)      { f.LiveCache, f.LiveOrigin = false, true }
@@ -56,6 +57,7 @@ func TestDecide(t *testing.T) {
 		"ro":              {cacheOn(wt, readOnlyMeta), stepDetach},
 		"needs_check":     {cacheOn(wt, needsCheck), stepDetach},
 		"SSD error":       {cacheOn(wt, deadSSD), stepDetach},
+		"not as written":  {cacheOn(wt, mismatched), stepDetach},
 		"clone failed":    {cacheOn(wt, cloneFailed), stepDetach},
 		"clone read-only": {cacheOn(wt, cloneReadOnly), stepDetach},
 
@@ -69,6 +71,7 @@ func TestDecide(t *testing.T) {
 		"dirty, and the journal denies it":                {cacheOn(none, deadSSD, dirtyBlocks), stepAtRisk},
 		"dirty, a level of a stream":                      {cacheOn(wt, deadSSD, dirtyBlocks, streams), stepDetach},
 		"writeback, Fail":                                 {cacheOn(wb, kernelFail), stepAtRisk},
+		"writeback, not as written":                       {cacheOn(wb, mismatched), stepAtRisk},
 		"writeback, dirty":                                {cacheOn(wb, deadSSD, dirtyBlocks), stepAtRisk},
 		"writeback, clean now, but the next write is not": {cacheOn(wb, deadSSD), stepAtRisk},
 		"writeback, needs_check":                          {cacheOn(wb, needsCheck, isAtRisk), stepAtRisk},
@@ -86,7 +89,7 @@ func TestDecide(t *testing.T) {
 // Whatever fails, in whatever state: a cache that may hold the only copy of a
 // write is never left.
 func TestNeverForgetsDirt(t *testing.T) {
-	for _, fault := range []func(*facts){kernelFail, readOnlyMeta, needsCheck, deadSSD, cloneFailed, cloneReadOnly} {
+	for _, fault := range []func(*facts){kernelFail, readOnlyMeta, needsCheck, deadSSD, mismatched, cloneFailed, cloneReadOnly} {
 		for _, s := range []state.State{state.Staging, state.Staged, state.Flushing, state.Flushed, state.Releasing, state.Retained, state.Wiping, state.Prewarmed} {
 			for _, told := range []bool{false, true} {
 				for _, mode := range []volume.CacheMode{volume.ModeNone, volume.ModeWritethrough, volume.ModeWriteback} {

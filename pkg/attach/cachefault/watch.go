@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/integrity"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -32,6 +33,8 @@ type Host interface {
 	Report(ctx context.Context, id volume.ID, r volume.CacheReport) error
 	// Stripes is over how many SSDs the pool spreads a cache; 0 if that is not known.
 	Stripes() int
+	// VG is the pool's volume group, "" without one.
+	VG() string
 }
 
 // Devices are the caches of this node, as a part of [devmapper.Client].
@@ -39,6 +42,7 @@ type Devices interface {
 	Info(ctx context.Context, prefix string) (map[string]devmapper.Info, error)
 	StatusAll(ctx context.Context) (map[string]devmapper.CacheStatus, error)
 	CloneStatusAll(ctx context.Context) (map[string]devmapper.CloneStatus, error)
+	IntegrityStatusAll(ctx context.Context) (map[string]devmapper.IntegrityStatus, error)
 	Commit(ctx context.Context, name string) error
 	CommitAll(ctx context.Context) error
 }
@@ -75,12 +79,12 @@ func (w *Watch) Pass(ctx context.Context) error {
 	entries, err := w.Host.Entries()
 	problems := []error{err}
 	var watched []*state.Entry
-	hydration := false
+	var kinds kinds
 	for i := range entries {
 		// One that the journal denies may be live if a step was killed.
 		if e := &entries[i]; e.State == state.Staged && (e.Cached() || e.FailoverCause != "" || e.DataBytes > 0) {
 			watched = append(watched, e)
-			hydration = hydration || e.Hydration != nil
+			kinds.hydration, kinds.checked = kinds.hydration || e.Hydration != nil, kinds.checked || e.Checked
 		}
 	}
 	w.memory.keep(watched)
@@ -88,7 +92,7 @@ func (w *Watch) Pass(ctx context.Context) error {
 		return err
 	}
 	problems = append(problems, w.writeProbe(ctx, watched))
-	l, err := w.examine(ctx, hydration)
+	l, err := w.examine(ctx, kinds)
 	if err != nil {
 		return errors.Join(append(problems, err)...)
 	}
@@ -109,7 +113,7 @@ func (w *Watch) Pass(ctx context.Context) error {
 		}
 	}
 	return errors.Join(append(problems, w.work.Each(ctx, passes.Slow, passes.Patience, due, func(ctx context.Context, id volume.ID) error {
-		if err := w.step(ctx, id, unreadable[id], hydration); err != nil {
+		if err := w.step(ctx, id, unreadable[id], kinds); err != nil {
 			return fmt.Errorf("volume %s: %w", id, err)
 		}
 		return nil
@@ -120,8 +124,12 @@ func (w *Watch) Pass(ctx context.Context) error {
 type poll struct {
 	status map[string]devmapper.CacheStatus
 	clones map[string]devmapper.CloneStatus
+	checks map[string]devmapper.IntegrityStatus
 	infos  map[string]devmapper.Info
 }
+
+// kinds are what any of the caches has: a hydration, checksums.
+type kinds struct{ hydration, checked bool }
 
 // silent tells a volume whose cache, or whose copy into the cache, does not answer.
 func (l poll) silent(e *state.Entry) bool {
@@ -129,14 +137,21 @@ func (l poll) silent(e *state.Entry) bool {
 	return st.Silent || e.Hydration != nil && l.clones[layout.Device(e.ID, layout.Data)].Silent
 }
 
-func (w *Watch) examine(ctx context.Context, hydration bool) (l poll, err error) {
+func (w *Watch) examine(ctx context.Context, k kinds) (l poll, err error) {
 	if l.status, err = w.Devices.StatusAll(ctx); err != nil {
 		return l, err
 	}
-	if l.infos, err = w.Devices.Info(ctx, layout.DevicePrefix); err != nil || !hydration {
+	if l.infos, err = w.Devices.Info(ctx, layout.DevicePrefix); err != nil {
 		return l, err
 	}
-	l.clones, err = w.Devices.CloneStatusAll(ctx)
+	if k.checked {
+		if l.checks, err = w.Devices.IntegrityStatusAll(ctx); err != nil {
+			return l, err
+		}
+	}
+	if k.hydration {
+		l.clones, err = w.Devices.CloneStatusAll(ctx)
+	}
 	return l, err
 }
 
@@ -146,6 +161,7 @@ func (w *Watch) gather(e *state.Entry, l poll, unreadable string) facts {
 		return f
 	}
 	f.Status, f.LiveCache = layout.CacheStatus(l.status, e.ID)
+	f.Mismatches = l.checks[integrity.Device(w.Host.VG(), layout.DataLV(e.ID))].Mismatches
 	f.LiveOrigin = l.infos[layout.Device(e.ID, layout.Top)].HasLive && !f.LiveCache
 	if c, found := l.clones[layout.Device(e.ID, layout.Data)]; found {
 		f.Clone = &c
@@ -155,13 +171,13 @@ func (w *Watch) gather(e *state.Entry, l poll, unreadable string) facts {
 
 // step takes the step of one volume under its lock, with what is so by then. A volume that
 // a request works on is looked at again.
-func (w *Watch) step(ctx context.Context, id volume.ID, unreadable string, hydration bool) error {
+func (w *Watch) step(ctx context.Context, id volume.ID, unreadable string, k kinds) error {
 	e, unlock, err := w.Host.Lock(ctx, id)
 	defer unlock()
 	if err != nil || e == nil {
 		return err
 	}
-	l, err := w.examine(ctx, hydration)
+	l, err := w.examine(ctx, k)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 // Tags on a cache's logical volumes: with them the SSD alone tells what it holds, also
 // when the journal is gone.
 const (
-	tagUID        = "nearflash.uid="
+	TagUID        = "nearflash.uid="
 	tagGeneration = "nearflash.gen="
 	tagNode       = "nearflash.node="
 	tagMode       = "nearflash.mode="
@@ -29,7 +29,7 @@ const (
 // Tags are those of a cache that is made.
 func Tags(f volume.Fence, mode volume.CacheMode) []string {
 	return []string{
-		tagUID + f.UID,
+		TagUID + f.UID,
 		tagGeneration + strconv.FormatInt(f.Generation, 10),
 		tagNode + f.Node,
 		tagMode + string(mode),
@@ -39,7 +39,7 @@ func Tags(f volume.Fence, mode volume.CacheMode) []string {
 // ParseTags is the inverse of Tags; foreign tags are ignored.
 func ParseTags(tags []string) (f volume.Fence, mode volume.CacheMode) {
 	for _, t := range tags {
-		if v, ok := strings.CutPrefix(t, tagUID); ok {
+		if v, ok := strings.CutPrefix(t, TagUID); ok {
 			f.UID = v
 		}
 		if v, ok := strings.CutPrefix(t, tagNode); ok {

@@ -326,6 +326,9 @@ func (l *Lessor) End(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	faultReleaseJournal.Hit()
+	if e.State == state.Retained {
+		l.SSD.Rest(ctx, e.ID)
+	}
 	l.maps.drop(m)
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/klog/v2"
+
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -77,6 +79,18 @@ func (g *Group) Remove(ctx context.Context, id volume.ID) error {
 		return nil
 	}
 	return g.LVM.RemoveLVs(ctx, view.VG, layout.MetaLV(id), layout.HydrationLV(id), layout.DataLV(id))
+}
+
+// Rest lets go what the kernel keeps in memory for the checksums of a cache that nobody uses. What is
+// left costs memory alone.
+func (g *Group) Rest(ctx context.Context, id volume.ID) {
+	view := g.Pool.View()
+	if view.VG == "" {
+		return
+	}
+	if err := g.LVM.Rest(ctx, view.VG, layout.MetaLV(id), layout.DataLV(id)); err != nil {
+		klog.FromContext(ctx).V(2).Info("Devices of checksums stay", "volume", id, "reason", err.Error())
+	}
 }
 
 // RemoveHydration removes what a hydration has on the SSD besides the cache.

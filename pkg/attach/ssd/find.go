@@ -37,6 +37,8 @@ type Facts struct {
 	Mirrored bool
 	// Leaving is true when a part lies on an SSD that is to leave the pool.
 	Leaving bool
+	// Checked is true if the data have checksums.
+	Checked bool
 	// Hydration is true when the logical volume of an unfinished hydration exists.
 	Hydration bool
 }
@@ -137,7 +139,7 @@ func (g *Group) Inspect(ctx context.Context, vg string, id volume.ID) (Cache, er
 func Pick(lvs []lvm.LV, id volume.ID) Cache {
 	c := layout.Find(lvs, id)
 	return Cache{Cache: c, Facts: Facts{
-		Whole: c.Paired(), Partial: c.Partial(), Hydration: c.Hydrating(), Stopped: c.Stopped,
+		Whole: c.Paired(), Partial: c.Partial(), Hydration: c.Hydrating(), Stopped: c.Stopped, Checked: c.Data.Checked,
 		Fence: c.Fence, Mode: c.Mode, ActivationID: c.Activation.ID, ActivationCount: c.Activation.Count,
 	}}
 }

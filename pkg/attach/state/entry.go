@@ -78,6 +78,8 @@ type Entry struct {
 	// Mirrored is true if both logical volumes of the cache had two copies when it was made, or found; of
 	// what is prewarmed, if it is to have two.
 	Mirrored bool `json:"mirrored,omitempty"`
+	// Checked is true if the data of the cache have checksums, or are to have them.
+	Checked bool `json:"checked,omitempty"`
 	// Recovered is true of a cache whose map the kernel has open since an unclean stop: each
 	// table that is loaded over it calls every block dirty. It is written if it is false, too: versions
 	// before did not know.
@@ -272,6 +274,8 @@ func (l *Lost) Foreign() bool { return l.To != 0 && !l.To.Ours() }
 // was never attached, and loads tables over a recovered cache that make it dirty.
 func (e Entry) Format() int {
 	switch {
+	case e.Checked:
+		return formatChecked
 	case e.Unsafe, e.Torn:
 		return formatUnsafe
 	case e.Recovered:
@@ -290,6 +294,9 @@ const (
 	// formatUnsafe is that of volumes whose flushes end at the cache: a plugin of before would say
 	// nothing of what an unclean stop may have taken.
 	formatUnsafe = 9
+	// formatChecked is that of caches with checksums: a plugin of before would take what the logical
+	// volume has for the data.
+	formatChecked = 10
 )
 
 // Hydration is a cache whose map is whole and whose data are still being copied

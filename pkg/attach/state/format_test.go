@@ -11,7 +11,7 @@ import (
 var _ journal.Formatted = state.Entry{}
 
 // TestFormat: an earlier version must not take a volume of another driver for one that was never
-// attached, nor load a table over a recovered cache, nor overlook dropped flushes, and reads all others.
+// attached, nor load a table over a recovered cache, nor overlook dropped flushes or checksums, and reads all others.
 func TestFormat(t *testing.T) {
 	lun := state.Entry{Source: volume.Source{ISCSI: volume.ISCSI{IQN: "iqn.x"}}}
 	over := state.Entry{Source: volume.Source{CSI: &volume.CSISource{Driver: "d"}}}
@@ -19,6 +19,11 @@ func TestFormat(t *testing.T) {
 	recovered.Recovered = true
 	unsafe, torn := recovered, lun
 	unsafe.Unsafe, torn.Torn = true, true
+	checked := torn
+	checked.Checked = true
+	if checked.Format() != 10 {
+		t.Errorf("format of checksums %d", checked.Format())
+	}
 	if unsafe.Format() != 9 || torn.Format() != 9 {
 		t.Errorf("formats of dropped flushes %d and %d", unsafe.Format(), torn.Format())
 	}

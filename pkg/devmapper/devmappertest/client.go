@@ -335,6 +335,6 @@ func (c *client) Info(ctx context.Context, prefix string) (map[string]devmapper.
 func (c *client) Targets(ctx context.Context) (map[string]devmapper.Version, error) {
 	return map[string]devmapper.Version{
 		"linear": {Major: 1, Minor: 4}, "error": {Major: 1, Minor: 6}, "zero": {Major: 1, Minor: 2}, "cache": {Major: 2, Minor: 4},
-		"clone": {Major: 1}, "multipath": {Major: 1, Minor: 15},
+		"clone": {Major: 1}, "integrity": {Major: 1, Minor: 13}, "multipath": {Major: 1, Minor: 15},
 	}, ctx.Err()
 }

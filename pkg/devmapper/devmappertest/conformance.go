@@ -44,7 +44,7 @@ func Conformance(t *testing.T, open func(t *testing.T) Rig) {
 		"Errors": (*suite).errors, "Swap": (*suite).swap, "Busy": (*suite).busy, "Rename": (*suite).rename, "ReadOnly": (*suite).readOnly,
 		"Writeback": (*suite).writeback, "CleanStop": (*suite).cleanStop, "Unclean": (*suite).unclean,
 		"LiveSwap": (*suite).liveSwap, "Writethrough": (*suite).writethrough, "Tracked": (*suite).tracked, "Reads": (*suite).counted,
-		"Clone": (*suite).cloned, "Multipath": (*suite).multipathed,
+		"Clone": (*suite).cloned, "Multipath": (*suite).multipathed, "Integrity": (*suite).checked,
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &suite{T: conform.T{T: t}, Rig: open(t)}

@@ -1,5 +1,5 @@
 // Package devmappertest is a device mapper in memory, with the targets linear, error, zero,
-// cache, clone and multipath. Its cache keeps blocks, dirty bits and a superblock on its metadata device as
+// cache, clone, integrity and multipath. Its cache keeps blocks, dirty bits and a superblock on its metadata device as
 // dm-cache does, and loses after a power loss what dm-cache would: mappings that were not
 // committed, and the knowledge which of the others are clean.
 //
@@ -323,6 +323,8 @@ func (k *Kernel) target(t *table, l devmapper.Line) (target, error) {
 		return k.clone(t, l, v)
 	case devmapper.MultipathTarget:
 		return k.multipath(t, l, v)
+	case devmapper.IntegrityTarget:
+		return k.integrity(t, l, v)
 	}
 	return nil, fmt.Errorf("%w: %w: target %s", devmapper.ErrUnsupported, devmapper.ErrInvalid, l.Target.Type())
 }

@@ -448,6 +448,9 @@ func (c *client) ChangeTags(ctx context.Context, vg string, add, remove []string
 	})
 }
 
+// Rest implements lvm.Client.
+func (c *client) Rest(context.Context, string, ...string) error { return nil }
+
 // RemoveLVs implements lvm.Client. Each is removed by itself, as lvremove does it: one that
 // is open does not keep those before it.
 func (c *client) RemoveLVs(ctx context.Context, vg string, names ...string) error {
