@@ -36,7 +36,9 @@ func testMigrations(t *testing.T, c client.Client) {
 	prewarm := func(s *v1alpha1.CacheMigrationSpec) {
 		s.Purpose, s.PrewarmRequest, s.SourceGeneration = v1alpha1.MigrationPrewarm, "r1", s.Generation
 	}
-	read := func(s *v1alpha1.CacheMigrationSpec) { s.Purpose, s.SourceGeneration = v1alpha1.MigrationRead, s.Generation }
+	read := func(s *v1alpha1.CacheMigrationSpec) {
+		s.Purpose, s.SourceGeneration = v1alpha1.MigrationRead, s.Generation
+	}
 	const ofReader, badName = "pvc-1-3-read-0123456789", "<nil>: Invalid value: the name of a CacheMigration is volumeName, a hyphen, and generation, and of a Prewarm the suffix -prewarm, of a Read -read- and the digits of the node"
 	stream := func(s *v1alpha1.CacheMigrationSpec) {
 		s.Method, s.MethodReason, s.DestinationPublicKey = v1alpha1.MigrationStream, "no dm-clone on node-a", ""
