@@ -12,7 +12,9 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/e2e/cluster"
@@ -156,10 +158,12 @@ func (v *vol) round(ctx context.Context, caches, when string, round int, nodes [
 // unload ends the pods, and waits until nobody is admitted: the next round counts from nothing.
 func (v *vol) unload(ctx context.Context, round int) {
 	GinkgoHelper()
+	var all errgroup.Group
 	for i := range loaders {
-		pod := *v
-		pod.pod = v.loader(round, i)
-		pod.endPod(ctx)
+		all.Go(func() error {
+			return k.DeleteAndWait(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.space.name, Name: v.loader(round, i)}}, loaded)
+		})
 	}
+	Expect(all.Wait()).To(Succeed())
 	Expect(k.AwaitDetached(ctx, v.Volume, late)).To(Succeed())
 }

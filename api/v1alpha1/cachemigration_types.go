@@ -364,7 +364,7 @@ type CacheMigrationStatus struct {
 // CacheMigration is one warm start: the cache of a volume on a new node is filled
 // from the cache of the node before it, or from the origin. Its name is that of the
 // volume, a hyphen, and the generation of the new owner; that of a Prewarm has the
-// suffix -prewarm.
+// suffix -prewarm, that of a Read -read- and ten digits that stand for the node.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

@@ -108,6 +108,12 @@ func (l *Lessor) Export(ctx context.Context, r volume.LeaseRequest) (volume.Leas
 	case r.Method != volume.MethodStream && (r.Purpose == volume.PurposePrewarm || r.Purpose == volume.PurposeRead):
 		return volume.Lease{}, fmt.Errorf("%w: a cache in use is sent as a stream, and in no other way", volume.ErrInvalid)
 	}
+	if r.Purpose == volume.PurposeRead {
+		// Readers that are staged together must not wait for each other's locks.
+		if e, err := l.Host.Entry(r.Volume); err != nil || l.usedToRead(e, r) != nil {
+			return volume.Lease{}, errors.Join(err, l.usedToRead(e, r))
+		}
+	}
 	unlock, ok := l.Host.TryLock(r.Volume)
 	if !ok {
 		return volume.Lease{}, fmt.Errorf("%w: volume %s", volume.ErrBusy, r.Volume)

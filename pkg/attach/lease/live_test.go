@@ -321,6 +321,8 @@ func TestReadLeaseRefused(t *testing.T) {
 		"of an earlier boot":    {func(s *source, _ *volume.LeaseRequest) { s.entry.Boot = "earlier" }, volume.ErrNotFound},
 		"being filled":          {func(s *source, _ *volume.LeaseRequest) { s.entry.Hydration = &state.Hydration{} }, volume.ErrUnavailable},
 		"nothing is sent here":  {func(s *source, _ *volume.LeaseRequest) { s.Streams = nil }, volume.ErrUnavailable},
+		"somebody works on it":  {func(s *source, _ *volume.LeaseRequest) { s.busy = true }, volume.ErrBusy},
+		"staged here now too":   {func(s *source, _ *volume.LeaseRequest) { s.busy, s.entry.State = true, state.Staging }, volume.ErrNotFound},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -42,7 +42,9 @@ type source struct {
 	rec     volume.Volume
 	// mapsRead counts how often the map was read.
 	mapsRead int
-	ended    []volume.MoveID
+	// busy tells that somebody works on the volume.
+	busy  bool
+	ended []volume.MoveID
 }
 
 var moveToB = volume.MoveID{Name: "v-5", UID: "m1"}
@@ -332,7 +334,7 @@ func (s *source) Save(_ context.Context, e *state.Entry, st state.State) error {
 }
 
 // TryLock implements Host.
-func (*source) TryLock(volume.ID) (unlock func(), ok bool) { return func() {}, true }
+func (s *source) TryLock(volume.ID) (unlock func(), ok bool) { return func() {}, !s.busy }
 
 // Settled implements Host.
 func (s *source) Settled(_ context.Context, id volume.ID) (*state.Entry, error) { return s.Entry(id) }

@@ -75,14 +75,25 @@ func (l *Lessor) hold(ctx context.Context, e *state.Entry, r volume.LeaseRequest
 	return nil
 }
 
-// readable says why a cache that this node uses to read a volume with others may not be sent to one of
-// them, nil if it may (states.md, Readers).
-func (l *Lessor) readable(e *state.Entry, rec volume.Volume, r volume.LeaseRequest) error {
-	switch want := (volume.Fence{UID: r.UID, Generation: r.Generation, Node: l.Node}); {
+// usedToRead says why an entry is none of a whole cache in use by which this node reads what is asked for.
+func (l *Lessor) usedToRead(e *state.Entry, r volume.LeaseRequest) error {
+	want := volume.Fence{UID: r.UID, Generation: r.Generation, Node: l.Node}
+	switch {
 	case e == nil || e.State != state.Staged || e.Boot != l.Boot || !e.ReadOnly || !e.Cached() || !e.Activated || e.Fence != want:
 		return fmt.Errorf("%w: no cache of volume %s, generation %d, is in use here to read it", volume.ErrNotFound, r.Volume, r.Generation)
 	case e.Hydration != nil:
 		return fmt.Errorf("%w: the cache of volume %s is itself being filled", volume.ErrUnavailable, r.Volume)
+	}
+	return nil
+}
+
+// readable says why a cache that this node uses to read a volume with others may not be sent to one of
+// them, nil if it may (states.md, Readers).
+func (l *Lessor) readable(e *state.Entry, rec volume.Volume, r volume.LeaseRequest) error {
+	if err := l.usedToRead(e, r); err != nil {
+		return err
+	}
+	switch want := (volume.Fence{UID: r.UID, Generation: r.Generation, Node: l.Node}); {
 	case !rec.ReadOnly || rec.Fence != want || !rec.Published || r.To == l.Node || !slices.Contains(rec.Readers, r.To):
 		return fmt.Errorf("%w: volume %s is at generation %d with owner %q, and read by %s; node %q asks for generation %d",
 			volume.ErrFenced, r.Volume, rec.Fence.Generation, rec.Fence.Node, volume.NamesOfReaders(rec.Readers), r.To, r.Generation)
