@@ -4,6 +4,7 @@ package kernel
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"math/rand/v2"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -184,8 +186,9 @@ func TestKernelIntegrityDirty(t *testing.T) {
 	if rec, err := d.rec.load(d.req.ID); err != nil || !rec.Report.Cached || !rec.Report.Warning || !strings.Contains(rec.Report.Message, "bytes of its writes") {
 		t.Errorf("%v, %+v", err, rec.Report)
 	}
-	m.must("dmsetup", "message", "nf-dirty", "0", "migration_threshold", "2048")
-	if err := n.Unstage(t.Context(), d.req.ID, d.req.StagingPath); err == nil {
+	soonest, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := n.Unstage(soonest, d.req.ID, d.req.StagingPath); err == nil {
 		t.Error("the volume has left, and its writes have not")
 	}
 	if st, found := d.cache(); !found || st.Dirty == 0 {
