@@ -4,19 +4,23 @@ package kernel
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/integrity"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/pool"
@@ -172,11 +176,23 @@ func TestKernelIntegrityDirty(t *testing.T) {
 	d.change()
 	data := pattern(4, 4*mib)
 	d.writeDirty(d.device(), data)
+	cm := d.cacheMap()
+	e := slices.IndexFunc(cm.Entries, func(e cachemap.Entry) bool {
+		return int64((e.Origin+1)*cm.ChunkSectors)*devmapper.SectorSize <= int64(len(data))
+	})
+	if e < 0 {
+		t.Fatal("nothing of it is cached")
+	}
+	// What was written before the block was cached is on the origin.
+	before, at := bytes.Clone(data), int64(cm.Entries[e].Origin*cm.ChunkSectors)*devmapper.SectorSize
+	late := pattern(5, 4096)
+	write(t, d.device(), late, at, true)
+	copy(data[at:], late)
 	d.inPlace()
-	sector := data[mib : mib+512]
+	sector := late[:512]
 	d.flipRaw(sector)
 	f := openDirect(t, d.device())
-	if _, err := f.ReadAt(aligned(4096), mib); err == nil {
+	if _, err := f.ReadAt(aligned(4096), at); err == nil {
 		t.Error("the bit that was flipped is no error")
 	}
 	mustPass(t, "close", f.Close())
@@ -184,8 +200,9 @@ func TestKernelIntegrityDirty(t *testing.T) {
 	if rec, err := d.rec.load(d.req.ID); err != nil || !rec.Report.Cached || !rec.Report.Warning || !strings.Contains(rec.Report.Message, "bytes of its writes") {
 		t.Errorf("%v, %+v", err, rec.Report)
 	}
-	m.must("dmsetup", "message", "nf-dirty", "0", "migration_threshold", "2048")
-	if err := n.Unstage(t.Context(), d.req.ID, d.req.StagingPath); err == nil {
+	soonest, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := n.Unstage(soonest, d.req.ID, d.req.StagingPath); err == nil {
 		t.Error("the volume has left, and its writes have not")
 	}
 	if st, found := d.cache(); !found || st.Dirty == 0 {
@@ -193,11 +210,11 @@ func TestKernelIntegrityDirty(t *testing.T) {
 	}
 	origin := content(t, d.originDevice(), 4*mib)
 	for i := 0; i < len(origin); i += 512 {
-		if got := origin[i : i+512]; !bytes.Equal(got, data[i:i+512]) && !bytes.Equal(got, make([]byte, 512)) {
+		if got := origin[i : i+512]; !bytes.Equal(got, data[i:i+512]) && !bytes.Equal(got, before[i:i+512]) && !bytes.Equal(got, make([]byte, 512)) {
 			t.Fatalf("sector %d of the origin has what was never written", i/512)
 		}
 	}
-	if bytes.Equal(origin[mib:mib+512], sector) {
+	if bytes.Equal(origin[at:at+512], sector) {
 		t.Error("the origin has the block: it was not the one that was flipped")
 	}
 	back := bytes.Clone(sector)

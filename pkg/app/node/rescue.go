@@ -114,7 +114,7 @@ func (c *Rescue) Run(ctx context.Context) error {
 	}
 	run := hostexec.New()
 	dm := devmapper.New(run)
-	r := &rescue.Rescuer{DM: dm, LVM: integrity.New(lvm.New(run, links), dm, blockdev.Host{}), Tools: cachetools.Tools{Run: run}, LUNs: &reservation.Disks{}, Dir: c.temp, Now: time.Now}
+	r := &rescue.Rescuer{DM: dm, LVM: integrity.NewApart(lvm.New(run, links), dm, blockdev.Host{}), Tools: cachetools.Tools{Run: run}, LUNs: &reservation.Disks{}, Dir: c.temp, Now: time.Now}
 	if err := c.findPool(ctx, r); err != nil {
 		return err
 	}

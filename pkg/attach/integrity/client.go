@@ -28,11 +28,19 @@ type client struct {
 	lvm.Client
 	dm     devmapper.Client
 	blocks Blocks
+	// apart leaves maps as LVM has them.
+	apart bool
 }
 
 // New returns a client over another one.
 func New(l lvm.Client, dm devmapper.Client, b Blocks) lvm.Client {
 	return &client{Client: l, dm: dm, blocks: b}
+}
+
+// NewApart is New for a rescue, which writes no data and has the map's own device: its tools open
+// the data as nobody may who has them below another device.
+func NewApart(l lvm.Client, dm devmapper.Client, b Blocks) lvm.Client {
+	return &client{Client: l, dm: dm, blocks: b, apart: true}
 }
 
 // group is the volumes of a group, and their devices by name; any tells that one of them has to do
@@ -41,9 +49,12 @@ type group struct {
 	volumes []volume
 	devices map[string]devmapper.Info
 	any     bool
+	// apart is the client's.
+	apart bool
 }
 
 func (c *client) look(ctx context.Context, vg string) (g group, err error) {
+	g.apart = c.apart
 	lvs, err := c.Client.LVs(ctx, vg)
 	if err != nil {
 		return g, err
@@ -79,7 +90,7 @@ func (g group) find(name string) (volume, bool) {
 // layered tells a volume that has a device of its own: it has checksums, or has to flush one that has.
 func (g group) layered(v volume) bool {
 	below, found := g.find(v.flushes)
-	return v.Checked || found && below.Checked
+	return v.Checked || !g.apart && found && below.Checked
 }
 
 // LVs implements lvm.Client. A volume is as active as its device.
@@ -114,6 +125,7 @@ func (g group) shown(v volume) lvm.LV {
 	for _, above := range g.volumes {
 		if _, joined := g.device(above); joined && above.flushes == v.Name {
 			openers-- // by the map, whoever has that open
+			lv.Active = lv.Active && !g.apart
 		}
 	}
 	lv.Open = openers > 0
@@ -151,6 +163,11 @@ func (c *client) Activate(ctx context.Context, vg string, names ...string) error
 			all = append(all, v.flushes)
 		}
 	}
+	if c.apart {
+		if err := c.down(ctx, vg, names); err != nil {
+			return err
+		}
+	}
 	if err := c.Client.Activate(ctx, vg, all...); err != nil {
 		return err
 	}
@@ -170,7 +187,7 @@ func (c *client) lay(ctx context.Context, vg string, names ...string) error {
 			}
 		}
 	}
-	if g, err = c.look(ctx, vg); err != nil {
+	if g, err = c.look(ctx, vg); err != nil || c.apart {
 		return err
 	}
 	for _, v := range g.volumes {

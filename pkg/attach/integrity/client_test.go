@@ -336,3 +336,33 @@ func TestTagsUnreadable(t *testing.T) {
 		}
 	}
 }
+
+// TestApart: a rescue has the map's own device, and the data with nothing above them, also where the node's
+// devices are left.
+func TestApart(t *testing.T) {
+	for _, left := range []bool{true, false} {
+		r := newRig(t)
+		r.create()
+		r.write(r.lv("v.data").DevPath(), 7, 0, false)
+		r.write(r.lv("v.meta").DevPath(), 8, 0, true)
+		if !left {
+			r.powerLoss()
+		}
+		raw := r.lvm.Client(nil)
+		raw.SetDevices([]string{ssd})
+		r.Client = NewApart(raw, r.kernel.Client(nil), r.blocks)
+		if r.lv("v.data").Active {
+			t.Errorf("left %t: the data are below the map's device, and called active", left)
+		}
+		r.must("activate", r.Activate(t.Context(), vg, "v.data", "v.meta"))
+		data, meta := r.lv("v.data"), r.lv("v.meta")
+		if !data.Active || !meta.Active || data.Open || meta.Open {
+			t.Errorf("left %t: %+v, %+v", left, data, meta)
+		}
+		if n := r.machine.Openers(data.DevNo()); n != 0 {
+			t.Errorf("left %t: %d have the data open", left, n)
+		}
+		r.wants(data.DevPath(), 0, 7)
+		r.wants(meta.DevPath(), 0, 8)
+	}
+}
