@@ -146,12 +146,19 @@ func loadOf(run scratch.Run) (Load, error) {
 	return l, nil
 }
 
-// ssd judges the SSD alone.
+// ssd judges the SSD alone. The program's requests are threads, some of which may wait long for a processor before they
+// see that theirs has ended: that shows in the mean, and hardly in the median.
 func (e Evidence) ssd() Verdict {
 	if n := e.Deep.NodeCPUPercent; n != nil && *n >= busyShare {
 		return verdict(LimitCPU, "the node's processors were %.0f%% busy", *n)
 	}
-	return e.waits("SSD", LimitSSD, e.Alone.Latency.MeanMicros, e.Deep.Latency.MeanMicros)
+	alone, deep := e.Alone.Latency, e.Deep.Latency
+	v := e.waits("SSD", LimitSSD, alone.MeanMicros, deep.MeanMicros)
+	if e.waits("SSD", LimitSSD, alone.P50Micros, deep.P50Micros).Limit == v.Limit {
+		return v
+	}
+	return verdict(LimitUnknown, "a request to the SSD takes %s in the mean and %s in the median with %d under way, and %s and %s alone: whether some waited for the SSD or for a processor was not measured",
+		Text(deep.MeanMicros), Text(deep.P50Micros), e.Depth, Text(alone.MeanMicros), Text(alone.P50Micros))
 }
 
 // cells are the SSD's part of the table.

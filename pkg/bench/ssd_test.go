@@ -112,7 +112,8 @@ func TestSSDAlone(t *testing.T) {
 // Whether the SSD's requests wait for each other is judged as for a cache's.
 func TestJudgeSSD(t *testing.T) {
 	busy := 97.0
-	load := func(mean float64) Load { return Load{Latency: Latency{MeanMicros: mean}} }
+	load := func(mean float64) Load { return Load{Latency: Latency{MeanMicros: mean, P50Micros: 0.9 * mean}} }
+	tail := Load{Latency: Latency{MeanMicros: 2400, P50Micros: 95}}
 	for name, c := range map[string]struct {
 		e    Evidence
 		want Limit
@@ -121,6 +122,7 @@ func TestJudgeSSD(t *testing.T) {
 		"they do not":      {Evidence{Depth: 16, Alone: load(100), Deep: load(110)}, LimitDepth},
 		"one at a time":    {Evidence{Depth: 1, Deep: load(100)}, LimitDepth},
 		"neither":          {Evidence{Depth: 16, Alone: load(100), Deep: load(140)}, LimitUnknown},
+		"a few wait long":  {Evidence{Depth: 16, Alone: load(100), Deep: tail}, LimitUnknown},
 		"the node is busy": {Evidence{Depth: 16, Alone: load(100), Deep: Load{Latency: Latency{MeanMicros: 900}, NodeCPUPercent: &busy}}, LimitCPU},
 	} {
 		if got := c.e.ssd(); got.Limit != c.want || got.Why == "" {

@@ -122,12 +122,6 @@ func healthy(t *testing.T) []client.Object {
 	return append(objs, bound("shop", "data", "pvc-1", writeback, on("node-a"), dirty(512*mib))...)
 }
 
-// endedPod is a pod that will never run again.
-func endedPod(pod *corev1.Pod) *corev1.Pod {
-	pod.Status.Phase = corev1.PodFailed
-	return pod
-}
-
 // without removes objects by name.
 func without(objs []client.Object, names ...string) []client.Object {
 	var out []client.Object
@@ -151,18 +145,6 @@ ok       crd/cachepools.nearflash.io: serves v1alpha1 with all fields
 	}{
 		"all is well": {
 			objs: healthy,
-			wantOut: definitionsOK + `ok       controller: 1 pod ready
-ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi in retained caches
-ok       storageclass/fast: valid
-ok       volumes: 1 volume, none is stuck
-ok       moves: 0 moves under way, none failed in the last hour
-0 errors, 0 warnings
-`,
-		},
-		"a pod that ended for good has another one in its place": {
-			objs: func(t *testing.T) []client.Object {
-				return append(healthy(t), endedPod(driverPod("controller", "nearflash-controller-0", "control", false)))
-			},
 			wantOut: definitionsOK + `ok       controller: 1 pod ready
 ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi in retained caches
 ok       storageclass/fast: valid

@@ -163,6 +163,24 @@ func TestDocumentedOutput(t *testing.T) {
 	}
 }
 
+// TestBenchSample: the how-to shows the same table of bench as the reference.
+func TestBenchSample(t *testing.T) {
+	howTo, err := os.ReadFile("../../docs/how-to/measure-your-own-load.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown strings.Builder
+	for line := range strings.Lines(documentedOutput(t, "bench")[0].out) {
+		if strings.TrimSpace(line) != "" {
+			shown.WriteString("    ")
+		}
+		shown.WriteString(line)
+	}
+	if !strings.Contains(string(howTo), shown.String()) {
+		t.Errorf("the how-to does not show:\n%s", shown.String())
+	}
+}
+
 // TestEveryOutput: no command is without one.
 func TestEveryOutput(t *testing.T) {
 	files, err := filepath.Glob("testdata/output/*.txt")
