@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
-	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -106,65 +105,4 @@ func mirrorHad(t *testing.T, redundancy v1alpha1.Redundancy) {
 		d.unstage()
 	}
 	d.remove()
-}
-
-// TestKernelMirrorBeside: in a pool that is no mirror one volume asks for one, below its pod, and another
-// one has its cache over both SSDs. One of these is lost under a verified load: the first loses nothing,
-// and its flushed writes are on the storage server; the second goes on without its cache.
-func TestKernelMirrorBeside(t *testing.T) {
-	m := newMachine(t)
-	spec := onFrailSSD(m)
-	spec.Devices = append(spec.Devices, ssdTwo)
-	n := m.node(t.TempDir(), spec)
-	d := m.volume(n, "asking", 128*mib, cached(volume.ModeWriteback, 32*mib))
-	striped := m.volume(n, "striped", 128*mib, cached(volume.ModeWritethrough, 32*mib))
-	for _, each := range []*disk{d, striped} {
-		each.req.Block = true
-		each.stage()
-		each.change()
-	}
-	data := pattern(7, 4*mib)
-	d.writeDirty(d.device(), data)
-	write(t, striped.device(), data, 0, true)
-	if all, mirrored := d.mirrors(); all != 2 || mirrored != 0 {
-		t.Errorf("%d of %d logical volumes have two copies before it is asked", mirrored, all)
-	}
-	d.ask(asksMirror)
-	d.awaitMode(volume.ModeWriteback)
-	if all, mirrored := d.mirrors(); all != 2 || mirrored != 2 {
-		t.Errorf("%d of %d logical volumes have two copies", mirrored, all)
-	}
-	check(t, d.device(), data, 0)
-	if all, mirrored := striped.mirrors(); all != 2 || mirrored != 0 {
-		t.Errorf("beside it: %d of %d logical volumes have two copies", mirrored, all)
-	}
-
-	l := startLoad(t, d.device(), 64*mib)
-	l.until(d, func(st devmapper.CacheStatus) bool { return st.Dirty > 0 })
-	m.swapTable(frail, frailTable(m, "error"))
-	l.moving()
-	d.awaitMirror(func() bool { v := n.pool.View(); return v.Degraded != "" && !v.Ready })
-	d.awaitMode(volume.ModeWritethrough)
-	l.moving()
-	d.wantReport(v1alpha1.ReasonMirrorDegraded)
-	striped.awaitFailedOver()
-	check(t, striped.device(), data, 0)
-	l.moving()
-	l.end()
-	l.check(d.device())
-	d.unstage()
-	l.check(d.originDevice())
-	striped.unstage()
-
-	// Nothing is made on half a pool, and nobody waits for it.
-	d.stage()
-	d.wantReport(v1alpha1.ReasonPoolMissing)
-	l.check(d.device())
-	d.unstage()
-	m.swapTable(frail, frailTable(m, "linear %s 0"))
-	mustPass(t, "pool", n.pool.Reconcile(t.Context()))
-	t.Logf("with the SSD back: %+v", n.pool.View())
-	mustPass(t, "repair", n.Repair(t.Context()))
-	d.remove()
-	striped.remove()
 }
