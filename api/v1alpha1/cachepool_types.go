@@ -68,6 +68,8 @@ const (
 )
 
 // CachePoolSpec selects the devices of a pool, and says who may have how much of it.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.integrity) && self.integrity && has(self.redundancy) && self.redundancy == 'mirror')",message="integrity does not go with redundancy mirror"
 type CachePoolSpec struct {
 	// devices lists paths or globs of block devices, such as
 	// "/dev/disk/by-id/nvme-MODEL_*". A device that carries any signature is

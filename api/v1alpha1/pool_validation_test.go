@@ -19,6 +19,7 @@ func testPools(t *testing.T, c client.Client) {
 		"device":        {spec: v1alpha1.CachePoolSpec{Devices: []string{"/dev/disk/by-id/nvme-*"}, Redundancy: v1alpha1.RedundancyMirror}},
 		"file":          {spec: v1alpha1.CachePoolSpec{Devices: []string{"/tmp/disk"}}, want: "spec.devices[0]: Invalid value: \"/tmp/disk\": spec.devices[0] in body should match '^/dev/.+'"},
 		"redundancy":    {spec: v1alpha1.CachePoolSpec{Redundancy: "raid5"}, want: `spec.redundancy: Unsupported value: "raid5": supported values: "none", "mirror"`},
+		"checked mirror": {spec: v1alpha1.CachePoolSpec{Integrity: true, Redundancy: v1alpha1.RedundancyMirror}, want: "spec: Invalid value: integrity does not go with redundancy mirror"},
 		"share":         {spec: v1alpha1.CachePoolSpec{NamespaceSharePercent: 100}},
 		"more shared":   {spec: v1alpha1.CachePoolSpec{NamespaceSharePercent: 101}, want: "spec.namespaceSharePercent: Invalid value: 101: spec.namespaceSharePercent in body should be less than or equal to 100"},
 		"evacuate":      {spec: v1alpha1.CachePoolSpec{Evacuate: []string{"/dev/disk/by-id/nvme-*"}}},

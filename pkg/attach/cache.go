@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"k8s.io/klog/v2"
@@ -175,7 +176,11 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, view pool.View, s
 		for i := range retained {
 			evictable += max(retained[i].PoolBytes(), a.Pool.View().Copies*retained[i].CacheBytes())
 		}
-		if free+evictable < need || !fits(size) {
+		at, err := a.roomAtMost(ctx, view.VG, rooms, retained)
+		if err != nil {
+			return err
+		}
+		if free+evictable < need || !fits(size) || !fits(at) {
 			return fmt.Errorf("%w: the cache needs %d bytes on the same SSDs, the pool has %d free and %d in retained caches that could be evicted",
 				lvm.ErrNoSpace, need, free, evictable)
 		}
@@ -187,6 +192,32 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, view pool.View, s
 			return err
 		}
 	}
+}
+
+// roomAtMost is what no SSD has more of when all retained caches are evicted: what is free, and the whole of
+// each logical volume of theirs that has a part there. Eviction that cannot help is not begun.
+func (a *Attacher) roomAtMost(ctx context.Context, vg string, free map[string]int64, retained []state.Entry) (map[string]int64, error) {
+	out := maps.Clone(free)
+	if len(retained) == 0 || len(free) < 2 {
+		return out, nil
+	}
+	lvs, err := a.LVM.LVs(ctx, vg)
+	if err != nil {
+		return nil, err
+	}
+	on, err := a.LVM.OnDevices(ctx, vg)
+	if err != nil {
+		return nil, err
+	}
+	for device := range out {
+		for _, lv := range lvs {
+			ids := layout.IDs([]lvm.LV{lv})
+			if slices.Contains(on[device], lv.Name) && slices.ContainsFunc(retained, func(e state.Entry) bool { return slices.Contains(ids, e.ID) }) {
+				out[device] += lv.SizeBytes
+			}
+		}
+	}
+	return out, nil
 }
 
 // readable returns the entries that can be read: one that cannot holds no other up.

@@ -190,7 +190,7 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 
 // notMirrored says why a volume that asks for a mirror has no cache.
 func notMirrored(node string) string {
-	return "the volume asks for redundancy mirror, and the pool of node " + node + " has one SSD: give it a second one, or take the demand away"
+	return "the volume asks for redundancy mirror, and the pool of node " + node + " has one SSD, or keeps checksums: give it a second one and no integrity, or take the demand away"
 }
 
 // reusable reports whether the cache found is a clean retained cache of this fence (I3, I4).

@@ -130,9 +130,13 @@ func (a *Attacher) beginHydration(ctx context.Context, s *staging) (wait func(la
 // findSeed tries the peer, then the hot set. What fails is logged: the cache then
 // begins colder (I6).
 func (a *Attacher) findSeed(ctx context.Context, s *staging) {
-	log := klog.FromContext(ctx).WithValues("volume", s.req.ID)
 	s.seed.whole = s.plan.Warm.Preload
-	if len(s.plan.Warm.Readers) > 0 && a.askReaders(ctx, s) {
+	if len(s.plan.Warm.Readers) > 0 {
+		// Before the others are asked, which may take all of the time that there is.
+		hot := a.loadHot(ctx, s)
+		if !a.askReaders(ctx, s) {
+			s.seed.hot = hot
+		}
 		return
 	}
 	if s.plan.Warm.Peer != nil {
@@ -149,14 +153,20 @@ func (a *Attacher) findSeed(ctx context.Context, s *staging) {
 		}
 		a.endImport(ctx, s, s.plan.Warm.Peer.Node, err)
 	}
+	s.seed.hot = a.loadHot(ctx, s)
+}
+
+// loadHot is the volume's hot set, nil if it cannot be had.
+func (a *Attacher) loadHot(ctx context.Context, s *staging) *cachemap.HotSet {
 	h, err := a.hotSets.Load(ctx, s.req)
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
 	case err != nil:
-		log.Error(err, "Hot set cannot be had")
+		klog.FromContext(ctx).Error(err, "Hot set cannot be had", "volume", s.req.ID)
 	default:
-		s.seed.hot = h
+		return h
 	}
+	return nil
 }
 
 // endImport ends a move of which nothing came.

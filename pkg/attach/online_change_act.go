@@ -7,6 +7,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/integrity"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
@@ -86,18 +87,22 @@ func (a *Attacher) sweepBecause(ctx context.Context, e *state.Entry, why string)
 		return err
 	}
 	faultChangeDataRemoved.Hit()
-	if e.Hydration != nil || e.Recovered || e.Checked {
+	if e.Hydration != nil || e.Recovered {
 		outcome := volume.MoveEnded
 		if a.Now().Before(e.NoCacheBefore) {
 			outcome, why = volume.MoveFailed, "the SSD failed"
 		}
 		a.dropHydration(ctx, e, outcome, why)
-		e.Recovered, e.Checked = false, false
+		e.Recovered = false
 		if err := a.save(ctx, e, e.State); err != nil {
 			return err
 		}
 	}
-	return a.removeUnclaimed(ctx, e.ID, e)
+	if err := a.removeUnclaimed(ctx, e.ID, e); err != nil || !e.Checked {
+		return err
+	}
+	e.Checked = false // until now a plugin of before, which could not take the layer down, has to refuse the entry
+	return a.save(ctx, e, e.State)
 }
 
 // cacheLive puts an empty writethrough cache between the pod and the origin. The
@@ -351,12 +356,16 @@ func (a *Attacher) extendData(ctx context.Context, e *state.Entry, size int64) e
 		return err
 	}
 	view = view.Holding(c.Data.Mirrored())
-	on, more := a.ssd.DevicesBelow(c.Data.DevNo(), view), []int64{size - c.Data.SizeBytes}
-	if err := a.keepShare(ctx, e.ID, view.Copies, more); err != nil {
+	raw := func(bytes int64) int64 { return bytes }
+	if c.Data.Checked {
+		raw = integrity.RawBytes
+	}
+	on, more := a.ssd.DevicesBelow(c.Data.DevNo(), view), raw(size)-raw(c.Data.SizeBytes)
+	if err := a.keepShare(ctx, e.ID, view.Copies, []int64{more}); err != nil {
 		return err
 	}
-	if err := a.makeRoom(ctx, e.ID, view, []int64{size - e.DataBytes}, func(free map[string]int64) bool {
-		return ssd.GrowsOn(view, free, on, size-e.DataBytes)
+	if err := a.makeRoom(ctx, e.ID, view, []int64{more}, func(free map[string]int64) bool {
+		return ssd.GrowsOn(view, free, on, more)
 	}); err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ func (a *Attacher) takeScratchBack(ctx context.Context) error {
 
 // sweepScratch removes a scratch volume that no measurement of this plugin has.
 func (a *Attacher) sweepScratch(ctx context.Context, lvs []lvm.LV) error {
-	if !slices.ContainsFunc(lvs, func(lv lvm.LV) bool { return lv.Name == ssd.ScratchLV }) || !a.scratch.TryLock() {
+	if !slices.ContainsFunc(lvs, ssd.IsScratch) || !a.scratch.TryLock() {
 		return nil
 	}
 	defer a.scratch.Unlock()

@@ -45,7 +45,7 @@ func (s *scratchSSD) VG(context.Context, string) (lvm.VG, error) {
 
 func (s *scratchSSD) CreateLV(_ context.Context, spec lvm.CreateSpec) error {
 	s.made = append(s.made, spec)
-	s.lvs = []lvm.LV{{VG: "vg", Name: spec.Name, UUID: "c-d", SizeBytes: spec.SizeBytes, Active: true, Major: 254, Minor: 7}}
+	s.lvs = []lvm.LV{{VG: "vg", Name: spec.Name, UUID: "c-d", SizeBytes: spec.SizeBytes, Tags: spec.Tags, Active: true, Major: 254, Minor: 7}}
 	return nil
 }
 
@@ -80,7 +80,7 @@ func ready() pool.View {
 // TestScratch: one measurement at a time has a logical volume, and Repair leaves it alone meanwhile.
 func TestScratch(t *testing.T) {
 	s := &scratchSSD{free: 3 << 30}
-	s.lvs = []lvm.LV{{Name: ssd.ScratchLV}} // a killed plugin left it
+	s.lvs = []lvm.LV{{Name: ssd.ScratchLV, Tags: []string{ssd.ScratchTag}}} // a killed plugin left it
 	a := scratchNode(t, s, ready())
 	d, back, err := a.LendScratch(t.Context(), 8<<30)
 	if err != nil {
@@ -107,7 +107,7 @@ func TestScratch(t *testing.T) {
 // TestScratchLeft: what a killed plugin has left goes, once nobody has it open.
 func TestScratchLeft(t *testing.T) {
 	s := &scratchSSD{inUse: 2} // the pass sees it, and the removal
-	s.lvs = []lvm.LV{{Name: ssd.ScratchLV}}
+	s.lvs = []lvm.LV{{Name: ssd.ScratchLV, Tags: []string{ssd.ScratchTag}}}
 	a := scratchNode(t, s, ready())
 	if err := a.Repair(t.Context()); err != nil || len(s.lvs) != 1 || s.removes > 0 {
 		t.Errorf("while a process has it open: %v, left %v", err, s.lvs)
@@ -117,15 +117,27 @@ func TestScratchLeft(t *testing.T) {
 	}
 }
 
+// TestScratchOfOthers: a logical volume of that name which the plugin has not made stays.
+func TestScratchOfOthers(t *testing.T) {
+	s := &scratchSSD{}
+	s.lvs = []lvm.LV{{Name: ssd.ScratchLV}}
+	a := scratchNode(t, s, ready())
+	if err := a.Repair(t.Context()); err != nil || len(s.lvs) != 1 || s.removes > 0 {
+		t.Errorf("%v, left %v", err, s.lvs)
+	}
+}
+
 func TestScratchRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*pool.View, *scratchSSD)
 		why    string
 	}{
-		"not ready":  {func(v *pool.View, _ *scratchSSD) { v.Ready, v.Problem = false, "no SSD" }, "not ready: no SSD"},
-		"degraded":   {func(v *pool.View, _ *scratchSSD) { v.Degraded = "a copy is gone" }, "degraded: a copy is gone"},
-		"full":       {func(_ *pool.View, s *scratchSSD) { s.free = 100 << 20 }, "64Mi"},
-		"still open": {func(_ *pool.View, s *scratchSSD) { s.lvs, s.inUse = []lvm.LV{{Name: ssd.ScratchLV}}, 1 }, "an earlier measurement"},
+		"not ready": {func(v *pool.View, _ *scratchSSD) { v.Ready, v.Problem = false, "no SSD" }, "not ready: no SSD"},
+		"degraded":  {func(v *pool.View, _ *scratchSSD) { v.Degraded = "a copy is gone" }, "degraded: a copy is gone"},
+		"full":      {func(_ *pool.View, s *scratchSSD) { s.free = 100 << 20 }, "64Mi"},
+		"still open": {func(_ *pool.View, s *scratchSSD) {
+			s.lvs, s.inUse = []lvm.LV{{Name: ssd.ScratchLV, Tags: []string{ssd.ScratchTag}}}, 1
+		}, "an earlier measurement"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v, s := ready(), &scratchSSD{free: 3 << 30}

@@ -75,7 +75,7 @@ func decide(spec v1alpha1.CachePoolSpec, f facts) plan {
 			"%d device(s) of the pool's volume group are missing: bring them back, or make the pool anew (docs/how-to/prepare-ssds.md)", f.MissingPVs)}
 	}
 	out.Dissolve = len(used)+len(blank) == 0 && len(out.Reduce) > 0 && len(out.Reduce) == len(out.Leaving)
-	p, ok := tooFew(spec, len(used)+len(blank), refused, evacuated)
+	p, ok := impossible(spec, len(used)+len(blank), refused, evacuated)
 	p.Leaving, p.Reduce, p.Dissolve, p.Wipe = out.Leaving, out.Reduce, out.Dissolve, out.Wipe
 	if ok {
 		return p
@@ -98,8 +98,9 @@ func withoutTaking(p plan, vgExists bool) plan {
 	return p
 }
 
-// tooFew reports a pool that has not enough usable devices.
-func tooFew(spec v1alpha1.CachePoolSpec, usable int, refused []string, evacuated int) (plan, bool) {
+// impossible reports a pool that has not enough usable devices, or of which things are asked that exclude
+// each other.
+func impossible(spec v1alpha1.CachePoolSpec, usable int, refused []string, evacuated int) (plan, bool) {
 	switch {
 	case usable == 0 && evacuated > 0:
 		return plan{Reason: v1alpha1.ReasonEvacuated, Message: withRefused("every device of the pool is to be out of it (spec.evacuate)", refused)}, true
@@ -109,6 +110,8 @@ func tooFew(spec v1alpha1.CachePoolSpec, usable int, refused []string, evacuated
 		return plan{Reason: v1alpha1.ReasonNoDevices, Message: "no devices are configured: set node.pool.devices in the chart or spec.devices of this CachePool"}, true
 	case usable == 0:
 		return plan{Reason: v1alpha1.ReasonNoDevices, Message: fmt.Sprintf("no device matches %s", strings.Join(spec.Devices, ", "))}, true
+	case spec.Redundancy == v1alpha1.RedundancyMirror && spec.Integrity:
+		return plan{Reason: v1alpha1.ReasonPoolError, Message: "integrity does not go with redundancy mirror: ask for one of them"}, true
 	case spec.Redundancy == v1alpha1.RedundancyMirror && usable < 2:
 		return plan{Reason: v1alpha1.ReasonTooFewDevices, Message: withRefused("redundancy mirror needs at least two devices, found 1", refused)}, true
 	}

@@ -35,6 +35,10 @@ func TestDecide(t *testing.T) {
 			spec: glob, f: facts{Devices: []DeviceFacts{blank("/dev/x1"), blank("/dev/x2")}},
 			want: plan{Create: []string{"/dev/x1", "/dev/x2"}, Ready: true, Reason: v1alpha1.ReasonPoolReady},
 		},
+		"checksums and two copies": {
+			spec: v1alpha1.CachePoolSpec{Devices: glob.Devices, Redundancy: v1alpha1.RedundancyMirror, Integrity: true}, f: facts{VGExists: true, Devices: []DeviceFacts{inPool("/dev/x1"), blank("/dev/x2")}},
+			want: plan{Reason: v1alpha1.ReasonPoolError}, wantMessage: "integrity does not go with redundancy mirror",
+		},
 		"settled": {
 			spec: glob, f: facts{VGExists: true, Devices: []DeviceFacts{inPool("/dev/x1")}},
 			want: plan{Ready: true, Reason: v1alpha1.ReasonPoolReady},

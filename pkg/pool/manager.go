@@ -272,7 +272,7 @@ func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolS
 		return m.failed(err)
 	}
 	o.view.ExtentBytes, o.view.Copies, o.view.Stripes = report.ExtentBytes, 1, len(o.view.Staying())
-	o.view.NamespaceSharePercent, o.view.Integrity = spec.NamespaceSharePercent, spec.Integrity
+	o.view.NamespaceSharePercent, o.view.Integrity = spec.NamespaceSharePercent, spec.Integrity && spec.Redundancy != v1alpha1.RedundancyMirror
 	whole := spec.Redundancy == v1alpha1.RedundancyMirror
 	if whole {
 		o.view = o.view.of(true)

@@ -13,7 +13,7 @@ import (
 // one of two devices or more is a mirror for the volumes that ask (states.md, A mirror
 // that is asked for).
 func (v View) For(mirror bool) View {
-	if !mirror || v.Mirror || len(v.Staying()) < 2 {
+	if !mirror || v.Mirror || v.Integrity || len(v.Staying()) < 2 {
 		return v
 	}
 	return v.of(true)

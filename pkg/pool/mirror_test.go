@@ -57,6 +57,8 @@ func TestViewFor(t *testing.T) {
 		"stripes":           {none("a", "b", "c"), false, none("a", "b", "c")},
 		"asked, of three":   {none("a", "b", "c"), true, whole},
 		"asked, of one":     {none("a"), true, none("a")},
+		"asked, one leaves": {View{Devices: []string{"a", "b"}, Leaving: []string{"b"}}, true, View{Devices: []string{"a", "b"}, Leaving: []string{"b"}}},
+		"asked, checksums":  {View{Devices: []string{"a", "b"}, Integrity: true}, true, View{Devices: []string{"a", "b"}, Integrity: true}},
 		"asked, a mirror":   {whole, true, whole},
 		"a mirror":          {whole, false, whole},
 		"asked, and no SSD": {View{}, true, View{}},

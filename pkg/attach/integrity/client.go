@@ -113,6 +113,9 @@ func (g group) shown(v volume) lvm.LV {
 		lv.SizeBytes = v.bytes
 	}
 	if !g.layered(v) {
+		if join, joined := g.device(v); joined && v.flushes != "" && join.OpenCount == 0 {
+			lv.Open = false // by its own device alone, which nobody has open
+		}
 		return lv
 	}
 	dev, live := g.device(v)
@@ -136,6 +139,11 @@ func (g group) shown(v volume) lvm.LV {
 func (c *client) CreateLV(ctx context.Context, spec lvm.CreateSpec) error {
 	if spec.Checked == 0 && spec.Flushes == "" {
 		return c.Client.CreateLV(ctx, spec)
+	}
+	if spec.Checked > 0 && spec.Mirror {
+		// A mirror is made without a copy of what nobody has written (lvm.Client), so that its two copies
+		// differ there, and one checksum cannot be right for both.
+		return fmt.Errorf("logical volume %s/%s: checksums do not go with two copies", spec.VG, spec.Name)
 	}
 	if spec.Checked > 0 {
 		spec.Tags = append(hidden(spec.Tags), newTag(spec.Checked))

@@ -351,6 +351,9 @@ func TestApart(t *testing.T) {
 		raw := r.lvm.Client(nil)
 		raw.SetDevices([]string{ssd})
 		r.Client = NewApart(raw, r.kernel.Client(nil), r.blocks)
+		if data, meta := r.lv("v.data"), r.lv("v.meta"); data.Open || meta.Open {
+			t.Errorf("left %t: nobody uses %+v, %+v", left, data, meta)
+		}
 		if r.lv("v.data").Active {
 			t.Errorf("left %t: the data are below the map's device, and called active", left)
 		}

@@ -67,10 +67,17 @@ type job struct {
 	// stopped is true once it was told to end.
 	stopped bool
 	done    chan struct{}
-	// told is what was reported last, and at when. Look alone has them.
-	told volume.PreloadReport
-	at   time.Time
+	// told is what was reported last, and at when; cached is how much was cached when it was looked at
+	// last, and since from when on it is so much. Look alone has them.
+	told   volume.PreloadReport
+	at     time.Time
+	cached int64
+	since  time.Time
 }
+
+// holdsUp is for how long a preload that caches nothing more holds up those of other volumes: its origin may
+// not answer.
+const holdsUp = 3 * time.Minute
 
 // Stop ends a preload. On return nothing of the volume is open any more. The request stays, so that the
 // next look may begin anew.
@@ -117,7 +124,7 @@ func (j *job) stop() {
 }
 
 // other is another volume that is read, "" if there is none. One that was told to end, and cannot because
-// its device does not answer, holds up nobody.
+// its device does not answer, holds up nobody, nor does one that caches nothing more for a while.
 func (r *Runner) other(id volume.ID) (other volume.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,7 +134,10 @@ func (r *Runner) other(id volume.ID) (other volume.ID) {
 			continue
 		default:
 		}
-		if have != id && !j.stopped && (other == "" || have < other) {
+		if cached := j.fill.state().CachedBytes; cached != j.cached {
+			j.cached, j.since = cached, r.Now()
+		}
+		if have != id && !j.stopped && r.Now().Sub(j.since) < holdsUp && (other == "" || have < other) {
 			other = have
 		}
 	}
@@ -307,7 +317,7 @@ func (r *Runner) start(ctx context.Context, rec volume.Volume, e *state.Entry, r
 		fill.patience = r.Patience
 	}
 	jctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	j := &job{request: rec.Preload.Request, fence: rec.Fence, fill: fill, cancel: cancel, done: make(chan struct{})}
+	j := &job{request: rec.Preload.Request, fence: rec.Fence, fill: fill, cancel: cancel, done: make(chan struct{}), since: r.Now()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.jobs == nil {

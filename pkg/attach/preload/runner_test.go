@@ -239,8 +239,13 @@ func (n *twoVolumes) ReportPreload(ctx context.Context, id volume.ID, f volume.F
 }
 
 // TestRunnerOneAtATime: a second volume waits, says for which one, and is read when that is stopped, also if
-// its device never answers again.
+// its device never answers again, or when that has cached nothing for minutes.
 func TestRunnerOneAtATime(t *testing.T) {
+	t.Run("stopped", func(t *testing.T) { testOneAtATime(t, true) })
+	t.Run("hangs", func(t *testing.T) { testOneAtATime(t, false) })
+}
+
+func testOneAtATime(t *testing.T, stopped bool) {
 	synctest.Test(t, func(t *testing.T) {
 		n, r := newNode(1 << 30)
 		two := &twoVolumes{node: n, second: n.record()}
@@ -258,10 +263,14 @@ func TestRunnerOneAtATime(t *testing.T) {
 		if got := two.second.Preloaded; got.State != volume.PreloadPending || !strings.Contains(got.Message, "volume v first") {
 			t.Errorf("the second volume: %+v", got)
 		}
-		n.rec.Preload = nil
-		look(5)
+		if stopped {
+			n.rec.Preload = nil
+			look(5)
+		} else {
+			look(int(holdsUp / time.Second))
+		}
 		if got := two.second.Preloaded; got.State != volume.PreloadRunning {
-			t.Errorf("the second volume, when the first one was stopped: %+v", got)
+			t.Errorf("the second volume, stopped %t: %+v", stopped, got)
 		}
 		close(n.hangs)
 		r.Close(t.Context())

@@ -16,7 +16,7 @@ const (
 	// ScratchLV is the logical volume on which the SSDs are measured alone (states.md, The SSD alone). No
 	// part of a cache has a name without a dot.
 	ScratchLV = "scratch"
-	// ScratchTag tells an administrator what it is.
+	// ScratchTag tells what it is. A logical volume of that name without it is somebody else's.
 	ScratchTag = "nearflash.scratch"
 )
 
@@ -92,9 +92,12 @@ func (g *Group) findScratch(ctx context.Context, vg string, place Place) (Scratc
 	return Scratch{LV: lv, UUID: uuid, Place: place}, nil
 }
 
+// IsScratch reports whether a logical volume of the pool is the one that is lent.
+func IsScratch(lv lvm.LV) bool { return lv.Name == ScratchLV && slices.Contains(lv.Tags, ScratchTag) }
+
 func (g *Group) scratch(ctx context.Context, vg string) (lv lvm.LV, found bool, err error) {
 	lvs, err := g.LVM.LVs(ctx, vg)
-	if i := slices.IndexFunc(lvs, func(lv lvm.LV) bool { return lv.Name == ScratchLV }); err == nil && i >= 0 {
+	if i := slices.IndexFunc(lvs, IsScratch); err == nil && i >= 0 {
 		return lvs[i], true, nil
 	}
 	return lvm.LV{}, false, err

@@ -33,10 +33,11 @@ func (f LVMFacts) limited() bool {
 	return byFile || c.rejectsVolumes()
 }
 
-// volumeDevices are the names of devices of volumes as LVM may see them: the volume's own, one of
-// another driver's volume, a disk, and the kubelet's loop device over a raw block volume.
+// volumeDevices are the names of devices of volumes as LVM may see them: the volume's own, its cached
+// data below checksums, one of another driver's volume, a disk, and the kubelet's loop device over a raw block volume.
 var volumeDevices = [][]string{
 	{"/dev/dm-9", "/dev/mapper/nf-pvc-0"},
+	{"/dev/dm-8", "/dev/mapper/nearflash-0123456789.pvc-0.data"},
 	{"/dev/sdzz"},
 	{"/dev/loop99"},
 }

@@ -97,6 +97,7 @@ func TestBadValues(t *testing.T) {
 		"devices as one string":          {[]string{"--set", "node.pool.devices=/dev/sdb"}, "'/node/pool/devices'"},
 		"device twice":                   {[]string{"--set", "node.pool.devices={/dev/sdb,/dev/sdb}"}, "'/node/pool/devices'"},
 		"redundancy":                     {[]string{"--set", "node.pool.redundancy=raid5"}, "'/node/pool/redundancy'"},
+		"checksums of a mirror":          {[]string{"--set", "node.pool.redundancy=mirror,node.pool.integrity=true"}, "'/node/pool': 'not' failed"},
 		"relative kubelet directory":     {[]string{"--set", "node.kubeletDir=var/lib/kubelet"}, "'/node/kubeletDir'"},
 		"kubelet directory with a /":     {[]string{"--set", "node.kubeletDir=/var/lib/kubelet/"}, "'/node/kubeletDir'"},
 		"no state directory":             {[]string{"--set", "node.stateDir="}, "'/node/stateDir'"},
