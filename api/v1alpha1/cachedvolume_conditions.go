@@ -34,7 +34,8 @@ const (
 	// ReasonDeviceEvacuated: the cache has left an SSD that is to be out of the pool
 	// (spec.evacuate of the node's CachePool), and another one is not made yet.
 	ReasonDeviceEvacuated = "DeviceEvacuated"
-	// ReasonNotMirrored: the volume asks for a mirrored cache, and the node's pool has one SSD.
+	// ReasonNotMirrored: the volume asks for a mirrored cache, and the node's pool has one SSD, or
+	// keeps checksums.
 	ReasonNotMirrored = "NotMirrored"
 	// ReasonFlushesDropped: the cache takes writes in mode writeback-unsafe.
 	ReasonFlushesDropped = "FlushesDropped"

@@ -15,17 +15,17 @@ func testPools(t *testing.T, c client.Client) {
 		spec v1alpha1.CachePoolSpec
 		want string
 	}{
-		"empty":         {},
-		"device":        {spec: v1alpha1.CachePoolSpec{Devices: []string{"/dev/disk/by-id/nvme-*"}, Redundancy: v1alpha1.RedundancyMirror}},
-		"file":          {spec: v1alpha1.CachePoolSpec{Devices: []string{"/tmp/disk"}}, want: "spec.devices[0]: Invalid value: \"/tmp/disk\": spec.devices[0] in body should match '^/dev/.+'"},
-		"redundancy":    {spec: v1alpha1.CachePoolSpec{Redundancy: "raid5"}, want: `spec.redundancy: Unsupported value: "raid5": supported values: "none", "mirror"`},
+		"empty":          {},
+		"device":         {spec: v1alpha1.CachePoolSpec{Devices: []string{"/dev/disk/by-id/nvme-*"}, Redundancy: v1alpha1.RedundancyMirror}},
+		"file":           {spec: v1alpha1.CachePoolSpec{Devices: []string{"/tmp/disk"}}, want: "spec.devices[0]: Invalid value: \"/tmp/disk\": spec.devices[0] in body should match '^/dev/.+'"},
+		"redundancy":     {spec: v1alpha1.CachePoolSpec{Redundancy: "raid5"}, want: `[spec.redundancy: Unsupported value: "raid5": supported values: "none", "mirror"` + unchecked},
 		"checked mirror": {spec: v1alpha1.CachePoolSpec{Integrity: true, Redundancy: v1alpha1.RedundancyMirror}, want: "spec: Invalid value: integrity does not go with redundancy mirror"},
-		"share":         {spec: v1alpha1.CachePoolSpec{NamespaceSharePercent: 100}},
-		"more shared":   {spec: v1alpha1.CachePoolSpec{NamespaceSharePercent: 101}, want: "spec.namespaceSharePercent: Invalid value: 101: spec.namespaceSharePercent in body should be less than or equal to 100"},
-		"evacuate":      {spec: v1alpha1.CachePoolSpec{Evacuate: []string{"/dev/disk/by-id/nvme-*"}}},
-		"evacuate file": {spec: v1alpha1.CachePoolSpec{Evacuate: []string{"sda"}}, want: "spec.evacuate[0]: Invalid value: \"sda\": spec.evacuate[0] in body should match '^/dev/.+'"},
-		"same device":   {spec: v1alpha1.CachePoolSpec{Devices: []string{"/dev/a", "/dev/a"}}, want: `spec.devices[1]: Duplicate value: "/dev/a"`},
-		"integrity":     {spec: v1alpha1.CachePoolSpec{Integrity: true}},
+		"share":          {spec: v1alpha1.CachePoolSpec{NamespaceSharePercent: 100}},
+		"more shared":    {spec: v1alpha1.CachePoolSpec{NamespaceSharePercent: 101}, want: "spec.namespaceSharePercent: Invalid value: 101: spec.namespaceSharePercent in body should be less than or equal to 100"},
+		"evacuate":       {spec: v1alpha1.CachePoolSpec{Evacuate: []string{"/dev/disk/by-id/nvme-*"}}},
+		"evacuate file":  {spec: v1alpha1.CachePoolSpec{Evacuate: []string{"sda"}}, want: "spec.evacuate[0]: Invalid value: \"sda\": spec.evacuate[0] in body should match '^/dev/.+'"},
+		"same device":    {spec: v1alpha1.CachePoolSpec{Devices: []string{"/dev/a", "/dev/a"}}, want: `spec.devices[1]: Duplicate value: "/dev/a"`},
+		"integrity":      {spec: v1alpha1.CachePoolSpec{Integrity: true}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
