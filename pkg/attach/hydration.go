@@ -156,19 +156,6 @@ func (a *Attacher) findSeed(ctx context.Context, s *staging) {
 	s.seed.hot = a.loadHot(ctx, s)
 }
 
-// loadHot is the volume's hot set, nil if it cannot be had.
-func (a *Attacher) loadHot(ctx context.Context, s *staging) *cachemap.HotSet {
-	h, err := a.hotSets.Load(ctx, s.req)
-	switch {
-	case errors.Is(err, volume.ErrNotFound):
-	case err != nil:
-		klog.FromContext(ctx).Error(err, "Hot set cannot be had", "volume", s.req.ID)
-	default:
-		return h
-	}
-	return nil
-}
-
 // endImport ends a move of which nothing came.
 func (a *Attacher) endImport(ctx context.Context, s *staging, from string, err error) {
 	end := a.dropHydration

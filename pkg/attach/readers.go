@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 
+	"k8s.io/klog/v2"
+
 	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -63,4 +66,17 @@ func (a *Attacher) endSent(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	return errors.Join(err, a.stack.FailPaths(ctx, e.ID))
+}
+
+// loadHot is the volume's hot set, nil if it cannot be had.
+func (a *Attacher) loadHot(ctx context.Context, s *staging) *cachemap.HotSet {
+	h, err := a.hotSets.Load(ctx, s.req)
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+	case err != nil:
+		klog.FromContext(ctx).Error(err, "Hot set cannot be had", "volume", s.req.ID)
+	default:
+		return h
+	}
+	return nil
 }
