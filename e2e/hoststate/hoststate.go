@@ -137,7 +137,9 @@ func OfVolumes(items []Item) []Item {
 	for _, i := range items {
 		switch i.Kind {
 		case "dm":
-			if !strings.HasPrefix(i.Name, "nf-") {
+			// nearflash-VG.LV has checksums; LVM's own names double the hyphen.
+			layer := strings.HasPrefix(i.Name, "nearflash-") && !strings.HasPrefix(i.Name, "nearflash--")
+			if !strings.HasPrefix(i.Name, "nf-") && !layer {
 				continue
 			}
 		case "lv":

@@ -48,9 +48,9 @@ func TestMentioning(t *testing.T) {
 }
 
 func TestOfVolumes(t *testing.T) {
-	items := parse("m", "dm nf-a\ndm vg-root\nlv vg/a.data\nlv vg/thinpool\nsession iqn.2026-11.io.nearflash:s:a\nsession iqn.other:x\nfile /var/lib/nearflash/id\n")
+	items := parse("m", "dm nf-a\ndm nearflash-ab.a.data\ndm nearflash--ab-a.data\ndm vg-root\nlv vg/a.data\nlv vg/thinpool\nsession iqn.2026-11.io.nearflash:s:a\nsession iqn.other:x\nfile /var/lib/nearflash/id\n")
 	got := OfVolumes(items)
-	want := []Item{{"m", "dm", "nf-a"}, {"m", "lv", "vg/a.data"}, {"m", "session", "iqn.2026-11.io.nearflash:s:a"}}
+	want := []Item{{"m", "dm", "nf-a"}, {"m", "dm", "nearflash-ab.a.data"}, {"m", "lv", "vg/a.data"}, {"m", "session", "iqn.2026-11.io.nearflash:s:a"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
