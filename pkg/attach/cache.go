@@ -198,7 +198,7 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, view pool.View, s
 // each logical volume of theirs that has a part there. Eviction that cannot help is not begun.
 func (a *Attacher) roomAtMost(ctx context.Context, vg string, free map[string]int64, retained []state.Entry) (map[string]int64, error) {
 	out := maps.Clone(free)
-	if len(retained) == 0 || len(free) < 2 {
+	if len(retained) == 0 {
 		return out, nil
 	}
 	lvs, err := a.LVM.LVs(ctx, vg)

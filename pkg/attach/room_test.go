@@ -32,6 +32,7 @@ func TestRoomAtMost(t *testing.T) {
 		"nothing to evict": {map[string]int64{"/dev/a": 1, "/dev/b": 2}, nil, map[string]int64{"/dev/a": 1, "/dev/b": 2}},
 		"on one":           {map[string]int64{"/dev/a": 1, "/dev/b": 2}, []state.Entry{v}, map[string]int64{"/dev/a": 73, "/dev/b": 2}},
 		"on both":          {map[string]int64{"/dev/a": 1, "/dev/b": 2}, []state.Entry{w}, map[string]int64{"/dev/a": 37, "/dev/b": 38}},
+		"the only SSD":     {map[string]int64{"/dev/a": 1}, []state.Entry{v}, map[string]int64{"/dev/a": 73}},
 		"both":             {map[string]int64{"/dev/a": 1, "/dev/b": 2}, []state.Entry{v, w}, map[string]int64{"/dev/a": 109, "/dev/b": 38}},
 	} {
 		got, err := a.roomAtMost(t.Context(), "vg", tc.free, tc.retained)
