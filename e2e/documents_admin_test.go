@@ -32,18 +32,18 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 		pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: "worker-7"}}
 		DeferCleanup(func(ctx SpecContext) { Expect(k.DeleteAndWait(ctx, pool, soon)).To(Succeed()) }, NodeTimeout(late))
 		w.steps = map[string]step{
-			"lsblk":                 {on: nodeA},
-			"ls -l":                 {left: "the lab's disks have no names by id"},
-			"wipefs":                {on: nodeA},
-			"blkdiscard":            {on: nodeA},
-			"blockdev":              {on: nodeA},
-			"nearflash-node rescue": {left: "the node has no SSDs of another one; TestKernelRescue reads them"},
-			"vgchange":              {left: "as above"},
-			"vgremove":              {left: "as above"},
-			"kubectl patch cpool":   {left: "there is no such node; the specs labelled pool take a device out"},
-			"kubectl get cpool":     {left: "as above"},
-			"install -D":            {left: "the lab's nodes have open-iscsi; the specs labelled own-iscsid are of nodes without"},
-			"systemctl disable":     {left: "as above"},
+			"lsblk":                  {on: nodeA},
+			"ls -l":                  {left: "the lab's disks have no names by id"},
+			"wipefs":                 {on: nodeA},
+			"blkdiscard":             {on: nodeA},
+			"blockdev":               {on: nodeA},
+			"nearflash-node rescue":  {left: "the node has no SSDs of another one; TestKernelRescue reads them"},
+			"vgchange":               {left: "as above"},
+			"vgremove":               {left: "as above"},
+			"kubectl patch cpool":    {left: "there is no such node; the specs labelled pool take a device out"},
+			"kubectl describe cpool": {left: "as above"},
+			"install -D":             {left: "the lab's nodes have open-iscsi; the specs labelled own-iscsid are of nodes without"},
+			"systemctl disable":      {left: "as above"},
 			"kubectl nearflash doctor": {before: func(ctx context.Context) {
 				Expect(k.DeleteAndWait(ctx, pool, soon)).To(Succeed()) // of a node that there is not
 			}},
