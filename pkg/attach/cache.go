@@ -209,10 +209,13 @@ func (a *Attacher) roomAtMost(ctx context.Context, vg string, free map[string]in
 	if err != nil {
 		return nil, err
 	}
-	for device := range out {
-		for _, lv := range lvs {
-			ids := layout.IDs([]lvm.LV{lv})
-			if slices.Contains(on[device], lv.Name) && slices.ContainsFunc(retained, func(e state.Entry) bool { return slices.Contains(ids, e.ID) }) {
+	for _, lv := range lvs {
+		ids := layout.IDs([]lvm.LV{lv})
+		if !slices.ContainsFunc(retained, func(e state.Entry) bool { return slices.Contains(ids, e.ID) }) {
+			continue
+		}
+		for device := range out {
+			if slices.Contains(on[device], lv.Name) {
 				out[device] += lv.SizeBytes
 			}
 		}

@@ -25,6 +25,20 @@ type File interface {
 	Sync() error
 }
 
+// Opener opens a block device with flags of open(2); Host is one.
+type Opener interface {
+	Open(path string, flags int) (File, error)
+}
+
+// Sync has a block device write back what it holds, and all that it has below.
+func Sync(o Opener, path string) error {
+	f, err := o.Open(path, unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
 // Host are the block devices of this machine; its methods are the functions of their
 // names.
 type Host struct{}

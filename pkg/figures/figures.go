@@ -95,17 +95,8 @@ func Encode(a Answer) ([]byte, error) {
 // Parse reads an answer. It errs with ErrVersion, and at words that a terminal would not print:
 // nobody has checked them, as the API server checks what is reported.
 func Parse(text []byte) (Answer, error) {
-	var head struct {
-		Version int `json:"version"`
-	}
-	if err := json.Unmarshal(text, &head); err != nil {
-		return Answer{}, fmt.Errorf("figures: %w", err)
-	}
-	if head.Version != version {
-		return Answer{}, fmt.Errorf("figures: %w: %d, known is %d", ErrVersion, head.Version, version)
-	}
 	var a Answer
-	if err := json.Unmarshal(text, &a); err != nil {
+	if err := Decode(text, version, &a); err != nil {
 		return Answer{}, fmt.Errorf("figures: %w", err)
 	}
 	for _, v := range a.Volumes {
@@ -117,6 +108,21 @@ func Parse(text []byte) (Answer, error) {
 	}
 	a.Problem = Printable(a.Problem)
 	return a, nil
+}
+
+// Decode reads an answer that says its version, if that is the one that is known: others may have other
+// fields. Errors: ErrVersion.
+func Decode(text []byte, known int, into any) error {
+	var head struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(text, &head); err != nil {
+		return err
+	}
+	if head.Version != known {
+		return fmt.Errorf("%w: %d, known is %d", ErrVersion, head.Version, known)
+	}
+	return json.Unmarshal(text, into)
 }
 
 // Printable returns a text with blanks for whatever moves a cursor.

@@ -65,12 +65,33 @@ func answer(w http.ResponseWriter, r *http.Request, source Source) {
 
 // Ask returns the answer of the plugin that serves at a socket, as it was sent.
 func Ask(ctx context.Context, socket string) ([]byte, error) {
+	resp, err := Call(ctx, socket, http.MethodGet, path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the plugin answers %s: %s", resp.Status, Refusal(resp))
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, MaxBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the plugin's answer: %w", err)
+	}
+	if len(text) > MaxBytes {
+		return nil, fmt.Errorf("the plugin's answer has more than %d bytes", MaxBytes)
+	}
+	return text, nil
+}
+
+// Call sends a request without a body to the plugin that serves at a socket. The caller closes the body of
+// the response.
+func Call(ctx context.Context, socket, method, target string) (*http.Response, error) {
 	var d net.Dialer
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return d.DialContext(ctx, "unix", socket)
 	}}
 	// The host is a form: the socket says who is asked.
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://plugin"+path, nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://plugin"+target, nil)
 	if err != nil {
 		return nil, fmt.Errorf("ask the plugin: %w", err)
 	}
@@ -81,17 +102,11 @@ func Ask(ctx context.Context, socket string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask the plugin: %w", err)
 	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // what there is of the reason
-		return nil, fmt.Errorf("the plugin answers %s: %s", resp.Status, strings.TrimSpace(string(text)))
-	}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, MaxBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("read the plugin's answer: %w", err)
-	}
-	if len(text) > MaxBytes {
-		return nil, fmt.Errorf("the plugin's answer has more than %d bytes", MaxBytes)
-	}
-	return text, nil
+	return resp, nil
+}
+
+// Refusal is what there is of the reason in a response that is none.
+func Refusal(resp *http.Response) string {
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
+	return strings.TrimSpace(string(text))
 }

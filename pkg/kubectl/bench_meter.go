@@ -109,7 +109,7 @@ func (m *meter) runSSD(ctx context.Context, pod *corev1.Pod, bytes int64, t scra
 		return scratch.Answer{}, execFailure(err, scratch.Command, limit, said)
 	}
 	a, err := scratch.Parse(stdout.text.Bytes())
-	if errors.Is(err, scratch.ErrVersion) {
+	if errors.Is(err, figures.ErrVersion) {
 		return scratch.Answer{}, fmt.Errorf("use the kubectl plugin of its version: %w", err)
 	}
 	a.Place = figures.Printable(a.Place)

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/nearflash/nearflash/pkg/figures"
 )
 
 const (
@@ -34,8 +36,6 @@ const (
 var (
 	// ErrTask: what is asked for cannot be measured.
 	ErrTask = errors.New("not a task")
-	// ErrVersion: an answer is of a version that this program does not know.
-	ErrVersion = errors.New("the answer is of another version")
 	// ErrOther: the device is not the scratch volume.
 	ErrOther = errors.New("the device is another one than the plugin has made")
 )
@@ -137,19 +137,10 @@ func Encode(a Answer) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// Parse reads an answer. Errors: ErrVersion.
+// Parse reads an answer. Errors: figures.ErrVersion.
 func Parse(text []byte) (Answer, error) {
-	var head struct {
-		Version int `json:"version"`
-	}
-	if err := json.Unmarshal(text, &head); err != nil {
-		return Answer{}, fmt.Errorf("measurement of the SSD: %w", err)
-	}
-	if head.Version != version {
-		return Answer{}, fmt.Errorf("measurement of the SSD: %w: %d, known is %d", ErrVersion, head.Version, version)
-	}
 	var a Answer
-	if err := json.Unmarshal(text, &a); err != nil {
+	if err := figures.Decode(text, version, &a); err != nil {
 		return Answer{}, fmt.Errorf("measurement of the SSD: %w", err)
 	}
 	return a, nil

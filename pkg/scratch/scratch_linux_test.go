@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/nearflash/nearflash/pkg/figures"
 )
 
 func task() Task {
@@ -196,12 +198,12 @@ func TestParse(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	for _, text := range []string{`{"version":2}`, `{}`} {
-		if _, err := Parse([]byte(text)); !errors.Is(err, ErrVersion) {
+		if _, err := Parse([]byte(text)); !errors.Is(err, figures.ErrVersion) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
 	for _, text := range []string{"", "{", `{"version":1,"runs":7}`} {
-		if _, err := Parse([]byte(text)); err == nil || errors.Is(err, ErrVersion) {
+		if _, err := Parse([]byte(text)); err == nil || errors.Is(err, figures.ErrVersion) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

@@ -6,22 +6,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/figures"
 )
 
 // Path is what is asked for at the socket of the figures.
 const Path = "/scratch"
-
-// maxRefusal is what is read of the text of a refusal.
-const maxRefusal = 1 << 10
 
 // Lender makes scratch volumes; attach.Attacher is one.
 type Lender interface {
@@ -64,27 +59,14 @@ func Handler(l Lender) http.Handler {
 
 // Borrow asks the plugin that serves at a socket for a scratch volume. It is lent until back is called.
 func Borrow(ctx context.Context, socket string, bytes int64) (d Device, back func(), err error) {
-	var dialer net.Dialer
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return dialer.DialContext(ctx, "unix", socket)
-	}}
-	// The host is a form: the socket says who is asked.
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("http://plugin%s?bytes=%d", Path, bytes), nil)
+	resp, err := figures.Call(ctx, socket, http.MethodPost, fmt.Sprintf("%s?bytes=%d", Path, bytes))
 	if err != nil {
-		return Device{}, nil, fmt.Errorf("ask the plugin: %w", err)
-	}
-	resp, err := (&http.Client{Transport: transport}).Do(req)
-	if form := new(url.Error); errors.As(err, &form) {
-		err = form.Err // without an address that is none
-	}
-	if err != nil {
-		return Device{}, nil, fmt.Errorf("ask the plugin: %w", err)
+		return Device{}, nil, err
 	}
 	back = func() { _ = resp.Body.Close() }
 	if resp.StatusCode != http.StatusOK {
 		defer back()
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // what there is of the reason
-		return Device{}, nil, errors.New(strings.TrimSpace(string(text)))
+		return Device{}, nil, errors.New(figures.Refusal(resp))
 	}
 	line, err := bufio.NewReader(resp.Body).ReadBytes('\n')
 	if err == nil {

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -17,8 +15,7 @@ import (
 
 // Blocks is what a client does to block devices themselves.
 type Blocks interface {
-	// Open opens a block device with flags of open(2).
-	Open(path string, flags int) (blockdev.File, error)
+	blockdev.Opener
 	// ZeroHead zeroes the first n bytes of a device.
 	ZeroHead(ctx context.Context, path string, n int64) error
 }
@@ -234,15 +231,7 @@ func (c *client) layLayer(ctx context.Context, g group, v volume) error {
 		return err
 	}
 	// LVM does not flush what it writes. Without the tag the layer would be formatted again.
-	return c.flush(dev.DevPath())
-}
-
-func (c *client) flush(path string) error {
-	f, err := c.blocks.Open(path, unix.O_RDONLY)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return blockdev.Sync(c.blocks, dev.DevPath())
 }
 
 // layJoin makes the device of a map.

@@ -53,10 +53,9 @@ func (g *Group) Create(ctx context.Context, specs []lvm.CreateSpec) error {
 	v := g.Pool.View()
 	for _, spec := range specs {
 		if len(v.Leaving) > 0 && len(spec.Devices) == 0 {
-			spec.Devices = v.Staying()
-		}
-		if len(v.Leaving) > 0 && len(spec.Devices) == 0 {
-			return fmt.Errorf("%w: all devices are to leave the pool", lvm.ErrNoSpace)
+			if spec.Devices = v.Staying(); len(spec.Devices) == 0 {
+				return fmt.Errorf("%w: all devices are to leave the pool", lvm.ErrNoSpace)
+			}
 		}
 		if err := g.LVM.CreateLV(ctx, spec); err != nil {
 			return err

@@ -87,15 +87,15 @@ func (g *Group) Find(ctx context.Context, id volume.ID) (Cache, error) {
 		// It is used where it is, then, and leaves later.
 		klog.FromContext(ctx).Error(err, "Whether a cache has to leave its devices is not known", "volume", id)
 	}
-	if c.Facts.Leaving = leaving[id]; !c.Facts.Whole {
-		return c, nil
-	}
-	if !c.Active() {
+	if c.Facts.Whole && !c.Active() {
 		if c, err = g.Activate(ctx, view.VG, id, c.Names()...); err != nil {
 			return c, err
 		}
 	}
-	c.Facts.Apart, c.Facts.Mirrored, c.Facts.Leaving = g.Apart(c), c.Mirrored(), leaving[id]
+	if c.Facts.Leaving = leaving[id]; !c.Facts.Whole {
+		return c, nil
+	}
+	c.Facts.Apart, c.Facts.Mirrored = g.Apart(c), c.Mirrored()
 	sb, err := g.Stack.ReadSuperblock(c.Meta.DevPath())
 	switch {
 	case errors.Is(err, devmapper.ErrNoSuperblock):

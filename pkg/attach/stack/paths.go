@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -57,11 +56,7 @@ func (s *Stack) AwaitClean(ctx context.Context, e *state.Entry) error {
 
 // SyncDevice has a block device write what it holds back, and all that it has below.
 func (s *Stack) SyncDevice(path string) error {
-	f, err := s.Blocks.Open(path, unix.O_RDONLY)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return blockdev.Sync(s.Blocks, path)
 }
 
 // FailPaths has what waits for lost paths fail: of an origin, and of the peer that a hydration
