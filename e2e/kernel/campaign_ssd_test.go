@@ -21,11 +21,19 @@ import (
 
 // The kinds of disaster of the campaign that come from the SSD.
 
-// whole ends a hydration that is under way: what fails is the cache and nothing else.
+// whole ends a hydration that is under way: what fails is the cache and nothing else. A cache that came
+// by stream is in writethrough until somebody looks for changes.
 func (c *campaign) whole() {
 	c.t.Helper()
-	if e, err := c.n.Journal.Load(string(c.req.ID)); err == nil && e.Hydration != nil {
+	e, err := c.n.Journal.Load(string(c.req.ID))
+	if err != nil {
+		return
+	}
+	if e.Hydration != nil {
 		c.wantHydrated()
+	}
+	if e.Cached() && e.Mode != c.mode {
+		c.change()
 	}
 }
 

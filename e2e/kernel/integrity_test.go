@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -299,4 +300,24 @@ func TestKernelKillIntegrity(t *testing.T) {
 	}
 	m.t = t
 	d.remove()
+}
+
+// TestKernelIntegrityFull: a pool that is full of a retained cache, with its checksums, has room for another
+// of the same size.
+func TestKernelIntegrityFull(t *testing.T) {
+	m := newMachine(t)
+	n := m.node(t.TempDir(), checkedSSD()) // 1 GiB
+	for i := range 2 {
+		d := m.volume(n, fmt.Sprintf("fills-%d", i), 1100*mib, cached(volume.ModeWritethrough, 984*mib))
+		d.req.Block = true
+		d.stage()
+		d.wantReport(v1alpha1.ReasonCacheActive)
+		pvs, err := n.LVM.PVs(t.Context(), []string{ssdOne})
+		mustPass(t, "physical volumes", err)
+		if sums := d.rawData().SizeBytes - 984*mib; len(pvs) != 1 || pvs[0].FreeBytes >= sums {
+			t.Fatalf("%+v: there is room for another cache, but for checksums of %d bytes", pvs, sums)
+		}
+		d.unstage()
+		defer d.remove()
+	}
 }

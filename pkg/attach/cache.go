@@ -172,11 +172,7 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, view pool.View, s
 		if err != nil {
 			return err
 		}
-		evictable := int64(0)
-		for i := range retained {
-			evictable += max(retained[i].PoolBytes(), a.Pool.View().Copies*retained[i].CacheBytes())
-		}
-		at, err := a.roomAtMost(ctx, view.VG, rooms, retained)
+		at, evictable, err := a.roomAtMost(ctx, view.VG, rooms, retained)
 		if err != nil {
 			return err
 		}
@@ -195,32 +191,34 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, view pool.View, s
 }
 
 // roomAtMost is what no SSD has more of when all retained caches are evicted: what is free, and the whole of
-// each logical volume of theirs that has a part there. Eviction that cannot help is not begun.
-func (a *Attacher) roomAtMost(ctx context.Context, vg string, free map[string]int64, retained []state.Entry) (map[string]int64, error) {
-	out := maps.Clone(free)
+// each logical volume of theirs that has a part there. Eviction that cannot help is not begun. evictable
+// is what they take of all SSDs.
+func (a *Attacher) roomAtMost(ctx context.Context, vg string, free map[string]int64, retained []state.Entry) (out map[string]int64, evictable int64, err error) {
+	out = maps.Clone(free)
 	if len(retained) == 0 {
-		return out, nil
+		return out, 0, nil
 	}
 	lvs, err := a.LVM.LVs(ctx, vg)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	on, err := a.LVM.OnDevices(ctx, vg)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	for _, lv := range lvs {
 		ids := layout.IDs([]lvm.LV{lv})
 		if !slices.ContainsFunc(retained, func(e state.Entry) bool { return slices.Contains(ids, e.ID) }) {
 			continue
 		}
+		evictable += lv.PoolBytes()
 		for device := range out {
 			if slices.Contains(on[device], lv.Name) {
-				out[device] += lv.SizeBytes
+				out[device] += lv.CopyBytes()
 			}
 		}
 	}
-	return out, nil
+	return out, evictable, nil
 }
 
 // readable returns the entries that can be read: one that cannot holds no other up.

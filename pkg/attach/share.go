@@ -130,12 +130,10 @@ func (a *Attacher) shareFacts(ctx context.Context, id volume.ID, copies int64, s
 	return f, retained, nil
 }
 
-// cacheBytes is what a volume's logical volumes take, both copies of those that have two.
+// cacheBytes is what a volume's logical volumes take of the pool.
 func cacheBytes(lvs []lvm.LV, id volume.ID) (sum int64) {
 	for _, lv := range layout.Find(lvs, id).LVs() {
-		if sum += lv.SizeBytes; lv.Mirrored() {
-			sum += lv.SizeBytes
-		}
+		sum += lv.PoolBytes()
 	}
 	return sum
 }

@@ -68,8 +68,20 @@ type LV struct {
 	Health string
 	// Open reports whether somebody has the device open.
 	Open bool
-	// Checked is true of one whose content has checksums (CreateSpec).
-	Checked bool
+	// Checked is true of one whose content has checksums (CreateSpec). RawBytes is its size with them.
+	Checked  bool
+	RawBytes int64
+}
+
+// CopyBytes is the space of the group that one copy takes.
+func (v LV) CopyBytes() int64 { return max(v.SizeBytes, v.RawBytes) }
+
+// PoolBytes is the space of the group that all copies take.
+func (v LV) PoolBytes() int64 {
+	if v.Mirrored() {
+		return 2 * v.CopyBytes()
+	}
+	return v.CopyBytes()
 }
 
 // DevNo is "major:minor" of an active logical volume.

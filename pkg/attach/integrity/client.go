@@ -107,7 +107,7 @@ func (c *client) LVs(ctx context.Context, vg string) ([]lvm.LV, error) {
 func (g group) shown(v volume) lvm.LV {
 	lv := v.LV
 	if v.Checked {
-		lv.SizeBytes = v.bytes
+		lv.SizeBytes, lv.RawBytes = v.bytes, v.SizeBytes
 	}
 	if !g.layered(v) {
 		if join, joined := g.device(v); joined && v.flushes != "" && join.OpenCount == 0 {

@@ -167,7 +167,7 @@ func TestClient(t *testing.T) {
 	r := newRig(t)
 	r.create()
 	data, meta := r.lv("v.data"), r.lv("v.meta")
-	if !data.Checked || !data.Active || data.Open || data.SizeBytes != dataBytes || !slices.Equal(data.Tags, []string{layout.TagUID + "u1", "nearflash.node=n"}) {
+	if !data.Checked || !data.Active || data.Open || data.SizeBytes != dataBytes || data.RawBytes < RawBytes(dataBytes) || !slices.Equal(data.Tags, []string{layout.TagUID + "u1", "nearflash.node=n"}) {
 		t.Errorf("data %+v", data)
 	}
 	if !meta.Active || meta.Open || meta.Checked || meta.SizeBytes != 4*mib || !slices.Equal(meta.Tags, data.Tags) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/attach/integrity"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/reservation"
@@ -432,9 +433,13 @@ func NamesOf(rec volume.Volume, before Names) Names {
 // CacheBytes is the SSD space that the cache occupies, one copy of it.
 func (e *Entry) CacheBytes() int64 { return e.DataBytes + e.MetaBytes }
 
-// PoolBytes is the SSD space that the cache occupies with both copies, if the entry says that there are two.
+// PoolBytes is the space of the pool that the cache takes with its checksums, or both copies of it, if the
+// entry says that it has any.
 func (e *Entry) PoolBytes() int64 {
-	if e.Mirrored {
+	switch {
+	case e.Checked:
+		return integrity.RawBytes(e.DataBytes) + e.MetaBytes
+	case e.Mirrored:
 		return 2 * e.CacheBytes()
 	}
 	return e.CacheBytes()
