@@ -17,9 +17,6 @@ import (
 	"github.com/nearflash/nearflash/e2e/cluster"
 )
 
-// scrubWord is what the pod writes, again and again, so that it can be found on the SSD.
-const scrubWord = "nearflash-scrubs-this"
-
 var _ = Describe("A volume whose SSD returns something else than was written to it", Label("scrub", "lab"), func() {
 	It("is told of it by a scrub, and reads what the storage server has", func(ctx SpecContext) {
 		s := newSpace(ctx)
@@ -27,9 +24,7 @@ var _ = Describe("A volume whose SSD returns something else than was written to 
 		v, err := s.volume(ctx, volumeSpec{name: "scrubbed", mode: v1alpha1.CacheModeWritethrough, kind: block, cacheSize: "64Mi"})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.start(ctx, nodeA)).To(Succeed())
-		_, err = v.run(ctx, fmt.Sprintf(`set +o pipefail; yes %s 2>/dev/null | head -c 8388608 >/tmp/words; dd if=/tmp/words of=%s bs=64k oflag=direct conv=notrunc status=none`, scrubWord, v.path()))
-		Expect(err).NotTo(HaveOccurred())
-		want, err := v.direct(ctx)
+		want, err := v.repeatWord(ctx)
 		Expect(err).NotTo(HaveOccurred())
 
 		By("flipping a bit on the SSD, below the cache")
@@ -59,13 +54,23 @@ var _ = Describe("A volume whose SSD returns something else than was written to 
 	}, NodeTimeout(specLimit))
 })
 
+// repeatWord has the pod write the volume's name 8 MiB long, so that it can be found on the SSD, and returns
+// the checksum of that.
+func (v *vol) repeatWord(ctx context.Context) (string, error) {
+	_, err := v.run(ctx, fmt.Sprintf(`set +o pipefail; yes %s 2>/dev/null | head -c 8388608 >/tmp/words; dd if=/tmp/words of=%s bs=64k oflag=direct conv=notrunc status=none`, v.Handle, v.path()))
+	if err != nil {
+		return "", err
+	}
+	return v.direct(ctx)
+}
+
 // direct is a checksum of what the pod reads of the first 8 MiB, past its memory.
 func (v *vol) direct(ctx context.Context) (string, error) {
 	return v.run(ctx, fmt.Sprintf(`dd if=%s bs=64k count=128 iflag=direct status=none | md5sum`, v.path()))
 }
 
-// flip has the pod read until a part of what it has written is in the cache, and changes a bit of
-// that on the SSD.
+// flip has the pod read until a part of repeatWord is in the cache, and changes a bit of that on the SSD. What
+// a layer with checksums has in its journal is brought in place before.
 func (v *vol) flip(ctx context.Context) error {
 	return cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
 		for range 8 {
@@ -74,13 +79,14 @@ func (v *vol) flip(ctx context.Context) error {
 			}
 		}
 		out, err := k.Host.Run(ctx, nodeA, fmt.Sprintf(`
-path=$(lvs --noheadings -o lv_dm_path -S 'lv_name=%s.data' | tr -d ' ')
-blockdev --flushbufs "$path"
-at=$(dd if="$path" bs=1M iflag=direct status=none | grep -obUam1 %s | head -n1 | cut -d: -f1)
+set -- $(lvs --noheadings -o lv_dm_path,vg_name -S 'lv_name=%[1]s.data')
+if dmsetup info "$2.%[1]s.data" >/dev/null 2>&1; then dmsetup suspend "$2.%[1]s.data"; dmsetup resume "$2.%[1]s.data"; fi
+blockdev --flushbufs "$1"
+at=$(dd if="$1" bs=1M iflag=direct status=none | grep -obUa %[1]s | tail -n1 | cut -d: -f1)
 [ -n "$at" ] || exit 0
-printf N | dd of="$path" bs=1 seek="$at" conv=notrunc,fsync status=none
-blockdev --flushbufs "$path"
-echo flipped at "$at"`, v.Handle, scrubWord))
+printf N | dd of="$1" bs=1 seek="$at" conv=notrunc,fsync status=none
+blockdev --flushbufs "$1"
+echo flipped at "$at"`, v.Handle))
 		if err == nil && !strings.Contains(out, "flipped") {
 			return "nothing of what the pod has written is on the SSD", nil
 		}
