@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -153,15 +154,18 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 				instead: "! kubectl nearflash abandon drill", why: "it is refused",
 				after: shows("kubectl nearflash abandon drill", nodeA, "--accept-data-loss"),
 			},
-			"kubectl nearflash abandon drill --accept-data-loss": {after: shows("kubectl nearflash abandon drill --accept-data-loss", "the writes are abandoned")},
-			"kubectl nearflash describe drill":                   {after: shows("kubectl nearflash describe drill", "Abandoned:", "on node "+nodeA)},
-			"kubectl nearflash flush drill":                      {after: shows("kubectl nearflash flush drill", "flushed: the storage server has every write")},
-			"kubectl nearflash takeover":                         {after: shows("kubectl nearflash takeover", "takes the orders of this cluster, and of no other")},
-			"kubectl exec deploy/drill -- cat /data/file":        holds("file", "first"),
-			"kubectl exec deploy/drill -- cat /data/third":       holds("third", "third"),
-			"go run ./hack/lab start node-a":                     {after: recover},
-			"go run ./hack/lab start storage":                    {after: recover},
-			"go run ./hack/lab control restore drill":            {after: recover},
+			"kubectl nearflash abandon drill --accept-data-loss": {after: func(ctx context.Context) {
+				shows("kubectl nearflash abandon drill --accept-data-loss", "the writes are abandoned")(ctx)
+				Expect(w.repairTorn(ctx, v)).To(Succeed())
+			}},
+			"kubectl nearflash describe drill":             {after: shows("kubectl nearflash describe drill", "Abandoned:", "on node "+nodeA)},
+			"kubectl nearflash flush drill":                {after: shows("kubectl nearflash flush drill", "flushed: the storage server has every write")},
+			"kubectl nearflash takeover":                   {after: shows("kubectl nearflash takeover", "takes the orders of this cluster, and of no other")},
+			"kubectl exec deploy/drill -- cat /data/file":  holds("file", "first"),
+			"kubectl exec deploy/drill -- cat /data/third": holds("third", "third"),
+			"go run ./hack/lab start node-a":               {after: recover},
+			"go run ./hack/lab start storage":              {after: recover},
+			"go run ./hack/lab control restore drill":      {after: recover},
 			"go run ./hack/lab control fresh": {
 				left: "the cluster that it ends has the other driver, too, which the documents about origins need; recover_test.go does it in another lab, and follows " + recoverPath,
 			},
@@ -206,11 +210,50 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 				Expect(v.start(ctx, nodeB)).To(Succeed())
 				Expect(v.awaitTold(ctx, nodeA, 1)).To(Succeed())
 			}},
-			"kubectl patch": {left: "the plugin has written the same"},
+			"kubectl patch": {left: "the plugin has written the same"}, repairCommand: {left: "there is no filesystem; docs/how-to/drill.md"},
 		}
 		w.follow(ctx)
 	}, NodeTimeout(2*specLimit))
 })
+
+// repairCommand is how that of docs/how-to/abandon-writes.md begins which repairs a filesystem by hand.
+const repairCommand = "kubectl exec -n nearflash"
+
+// repairTorn waits for the pod of the drill on node B, and types repairCommand if its filesystem has part of the
+// newest writes only.
+func (w *walk) repairTorn(ctx context.Context, v *vol) error {
+	scripts, err := scriptsOf("docs/how-to/abandon-writes.md")
+	if err != nil {
+		return err
+	}
+	var command string
+	for _, script := range scripts {
+		for _, c := range script.Commands {
+			if strings.HasPrefix(c, repairCommand) {
+				command = strings.NewReplacer("NODE", nodeB, "VOLUME", v.Handle).Replace(c)
+			}
+		}
+	}
+	return cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+		var pods corev1.PodList
+		if err := k.API.List(ctx, &pods, client.InNamespace(w.s.name), client.MatchingLabels{"app": "drill"}); err != nil {
+			return "", err
+		}
+		for i := range pods.Items {
+			if pods.Items[i].Status.Phase == corev1.PodRunning && pods.Items[i].DeletionTimestamp == nil {
+				return "", nil
+			}
+		}
+		events, err := w.command(ctx, "kubectl get events --field-selector reason=FailedMount")
+		if err != nil || !strings.Contains(events, "has errors that fsck does not repair by itself") {
+			return "the pod is not there: " + events, err
+		}
+		if out, err := w.command(ctx, command); !strings.Contains(out, "FILE SYSTEM WAS MODIFIED") {
+			return fmt.Sprintf("%s: %s %v", command, out, err), nil
+		}
+		return "", nil
+	})
+}
 
 // away powers node A off until the spec ends, and waits until Kubernetes says so.
 func away(ctx context.Context) {

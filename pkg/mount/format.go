@@ -210,7 +210,7 @@ func (h *Host) check(ctx context.Context, device string) error {
 	case !errors.As(err, &exit):
 		return fmt.Errorf("check %s: %w", device, err)
 	case exit.ExitCode&fsckUncorrected != 0:
-		return fmt.Errorf("%s has errors that fsck does not repair by itself: %w", device, err)
+		return fmt.Errorf("%s has errors that fsck does not repair by itself: while the pod waits, fsck.ext4 -f -y %[1]s in the container of this node's plugin repairs them: %w", device, err)
 	}
 	klog.FromContext(ctx).Info("Filesystem was checked", "device", device, "status", exit.ExitCode, "said", string(exit.Stderr))
 	return nil
