@@ -147,7 +147,7 @@ func keepReport(name, report string, page []byte) error {
 	if folder == "" {
 		return nil
 	}
-	return errors.Join(os.WriteFile(filepath.Join(folder, name+".json"), []byte(report), 0o600), os.WriteFile(filepath.Join(folder, name+".html"), page, 0o600))
+	return errors.Join(os.MkdirAll(folder, 0o700), os.WriteFile(filepath.Join(folder, name+".json"), []byte(report), 0o600), os.WriteFile(filepath.Join(folder, name+".html"), page, 0o600))
 }
 
 // watchVolumes has the volumes of claims that a program makes in the space be searched for when the
