@@ -42,7 +42,7 @@ of that curve, where more cache begins to help less; "a cache will not help here
 was seen: half of a window, and a thousand reads and writes. It rests on the longest window of which enough is known, if --window names none.
 
 With names it says everything about each volume, with the commands that do what is advised. Without, it lists the attached volumes, and what the pools
-would need for all of them. It changes nothing. Predictions are of reads, and have limits: docs/explanation/measuring.md.
+would need for all of them, two copies where there are two. It changes nothing. Predictions are of reads, and have limits: docs/explanation/measuring.md.
 
 Nodes are asked as top does, which takes the same rights; without them, it shows what they reported, at most every ten minutes.`,
 		Example: `  # everything about one volume
@@ -99,8 +99,8 @@ type advised struct {
 // poolNeed is what the caches of a node would need.
 type poolNeed struct {
 	Node string `json:"node"`
-	// NowBytes is what the attached volumes have, AdvisedBytes what they would have; those of which
-	// nothing is known keep what they have. CapacityBytes is the pool's; 0 if it is not known.
+	// NowBytes is what the attached volumes have, AdvisedBytes what they would have, both with all copies;
+	// those of which nothing is known keep what they have. CapacityBytes is the pool's; 0 if it is not known.
 	NowBytes      int64 `json:"nowBytes"`
 	AdvisedBytes  int64 `json:"advisedBytes"`
 	CapacityBytes int64 `json:"capacityBytes,omitempty"`
@@ -117,13 +117,14 @@ func (o *adviseOptions) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	pools, err := o.poolSizes(ctx)
+	pools, err := o.poolsByNode(ctx)
 	if err != nil {
 		return err
 	}
 	all := []advised{}
 	for _, v := range volumes {
-		all = append(all, o.advice(v, pools[v.node()]))
+		p := pools[v.node()]
+		all = append(all, o.advice(v, p.Status.Capacity.Value()/copiesOf(v, p)))
 	}
 	needs := poolNeeds(all, pools)
 	switch {
@@ -140,8 +141,8 @@ func (o *adviseOptions) Run(ctx context.Context) error {
 	return o.overview(all, needs)
 }
 
-// poolSizes are those of the nodes, as far as the account may read them.
-func (o *adviseOptions) poolSizes(ctx context.Context) (map[string]int64, error) {
+// poolsByNode are those that the account may read.
+func (o *adviseOptions) poolsByNode(ctx context.Context) (map[string]v1alpha1.CachePool, error) {
 	pools, err := o.pools(ctx, nil)
 	if apierrors.IsForbidden(err) {
 		return nil, nil
@@ -149,14 +150,22 @@ func (o *adviseOptions) poolSizes(ctx context.Context) (map[string]int64, error)
 	if err != nil {
 		return nil, err
 	}
-	sizes := map[string]int64{}
+	byNode := map[string]v1alpha1.CachePool{}
 	for _, p := range pools {
-		sizes[p.Name] = p.Status.Capacity.Value()
+		byNode[p.Name] = p
 	}
-	return sizes, nil
+	return byNode, nil
 }
 
-// advice decides for one volume.
+// copiesOf is how many copies of a volume's cache a pool has.
+func copiesOf(v *volume, p v1alpha1.CachePool) int64 {
+	if v.Spec.Redundancy == v1alpha1.RedundancyMirror || p.Spec.Redundancy == v1alpha1.RedundancyMirror {
+		return 2
+	}
+	return 1
+}
+
+// advice decides for one volume, whose cache can have so many bytes of the node's pool.
 func (o *adviseOptions) advice(v *volume, pool int64) advised {
 	cache := v.Status.Cache
 	f := advise.Facts{
@@ -207,24 +216,26 @@ func (a *advised) act() {
 }
 
 // poolNeeds sums up the volumes by their nodes.
-func poolNeeds(all []advised, pools map[string]int64) []poolNeed {
+func poolNeeds(all []advised, pools map[string]v1alpha1.CachePool) []poolNeed {
 	needs := []poolNeed{}
 	for _, a := range all {
 		if a.Node == "" {
 			continue
 		}
+		p := pools[a.Node]
+		copies := copiesOf(a.v, p)
 		at := slices.IndexFunc(needs, func(n poolNeed) bool { return n.Node == a.Node })
 		if at < 0 {
-			at, needs = len(needs), append(needs, poolNeed{Node: a.Node, CapacityBytes: pools[a.Node]})
+			at, needs = len(needs), append(needs, poolNeed{Node: a.Node, CapacityBytes: p.Status.Capacity.Value()})
 		}
 		now := int64(0)
 		if n := a.v.Status.Cache.SizeBytes; n != nil && a.v.Status.Cache.Mode != v1alpha1.CacheModeNone {
-			now = *n
+			now = *n * copies
 		}
 		needs[at].NowBytes += now
 		switch a.Verdict {
 		case advise.Cache:
-			needs[at].AdvisedBytes += a.SizeBytes
+			needs[at].AdvisedBytes += a.SizeBytes * copies
 		case advise.Unknown:
 			needs[at].AdvisedBytes += now
 		case advise.NoCache:

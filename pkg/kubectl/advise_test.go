@@ -137,6 +137,42 @@ func TestAdviseJSON(t *testing.T) {
 	}
 }
 
+// TestAdviseMirror: a cache takes its size twice where it has two copies, by its own wish or by the pool's.
+func TestAdviseMirror(t *testing.T) {
+	for name, tc := range map[string]struct {
+		mirror       func([]client.Object)
+		now, advised int64
+	}{
+		"none": {func([]client.Object) {}, 20 * gib, 105 * gib},
+		"the pool": {func(objs []client.Object) {
+			objs[len(objs)-1].(*v1alpha1.CachePool).Spec.Redundancy = v1alpha1.RedundancyMirror
+		}, 40 * gib, 114 * gib},
+		"the volume": {func(objs []client.Object) { cvolOf(objs, "pvc-1").Spec.Redundancy = v1alpha1.RedundancyMirror }, 30 * gib, 110 * gib},
+	} {
+		objs := advisable()
+		tc.mirror(objs)
+		code, out, errOut := newRig(t, objs...).run("advise", "--reported", "-A", "-o", "json")
+		var got struct {
+			Pools []struct{ NowBytes, AdvisedBytes, CapacityBytes int64 }
+		}
+		if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 {
+			t.Fatalf("%s: %d, %v: %s", name, code, err, errOut)
+		}
+		if p := got.Pools[0]; p.NowBytes != tc.now || p.AdvisedBytes != tc.advised || p.CapacityBytes != 104*gib {
+			t.Errorf("%s: %+v", name, p)
+		}
+	}
+}
+
+func cvolOf(objs []client.Object, name string) *v1alpha1.CachedVolume {
+	for _, o := range objs {
+		if cv, ok := o.(*v1alpha1.CachedVolume); ok && cv.Name == name {
+			return cv
+		}
+	}
+	return nil
+}
+
 // TestAdviseLive: what the node knows now counts, not what it has reported.
 func TestAdviseLive(t *testing.T) {
 	r, p := liveRig(t, nil)
