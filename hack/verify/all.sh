@@ -36,6 +36,14 @@ check_arm64() {
   GOARCH=arm64 CGO_ENABLED=0 GOWORK=off go vet ./cmd/... ./pkg/...
 }
 
+# The plugin of kubectl is released for the systems of those who type it, too.
+check_plugin() {
+  local on
+  for on in darwin/arm64 windows/amd64; do
+    GOOS=${on%/*} GOARCH=${on#*/} CGO_ENABLED=0 GOWORK=off go vet ./cmd/kubectl-nearflash || { echo "on $on"; return 1; }
+  done
+}
+
 check_lint() {
   local lint=$TOOLS/lint found rc=0
   # The same binary for every commit: its cache is keyed by its content.
@@ -145,6 +153,7 @@ remedy() {
     format) echo "run: gofmt -s -w FILES" ;;
     vet) echo "correct the code that go vet names" ;;
     arm64) echo "take what differs between architectures from golang.org/x/sys/unix" ;;
+    plugin) echo "move what only Linux has to a file of its own, or out of what the plugin imports" ;;
     lint) echo "correct the code; if it is right as it is, put //lint:ignore CHECK REASON before the line" ;;
     tools) echo "correct the tool below hack/tools that is named" ;;
     tidy) echo "run in the folder that is named: go mod tidy" ;;
@@ -159,7 +168,7 @@ remedy() {
   esac
 }
 
-all=(format shell paths directives map links chart vet arm64 lint tools tidy workspace generated)
+all=(format shell paths directives map links chart vet arm64 plugin lint tools tidy workspace generated)
 selected=("$@")
 ((${#selected[@]})) || selected=("${all[@]}")
 for name in "${selected[@]}"; do

@@ -6,13 +6,10 @@ package durable
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // tempPrefix begins the names of half-written files.
@@ -34,28 +31,6 @@ func WriteFile(path string, data []byte) error {
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return syncDir(dir)
-}
-
-// CreateFile makes a file as WriteFile does, unless there is one of the name: that stays as it is, and is
-// success. Of several callers one makes it. A kill leaves nothing to sweep (open(2), O_TMPFILE).
-func CreateFile(path string, data []byte) error {
-	dir := filepath.Dir(path)
-	f, err := os.OpenFile(dir, unix.O_TMPFILE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }() // it is synced
-	if _, err := f.Write(data); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	err = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", f.Fd()), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
-	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
 	}
 	return syncDir(dir)
 }
@@ -84,12 +59,4 @@ func Sweep(dir string) error {
 		}
 	}
 	return nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
