@@ -172,7 +172,7 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, view pool.View, s
 		if err != nil {
 			return err
 		}
-		at, evictable, err := a.roomAtMost(ctx, view.VG, rooms, retained)
+		at, evictable, err := a.roomAtMost(ctx, view.VG, view.ExtentBytes, rooms, retained)
 		if err != nil {
 			return err
 		}
@@ -193,7 +193,7 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, view pool.View, s
 // roomAtMost is what no SSD has more of when all retained caches are evicted: what is free, and the whole of
 // each logical volume of theirs that has a part there. Eviction that cannot help is not begun. evictable
 // is what they take of all SSDs.
-func (a *Attacher) roomAtMost(ctx context.Context, vg string, free map[string]int64, retained []state.Entry) (out map[string]int64, evictable int64, err error) {
+func (a *Attacher) roomAtMost(ctx context.Context, vg string, extent int64, free map[string]int64, retained []state.Entry) (out map[string]int64, evictable int64, err error) {
 	out = maps.Clone(free)
 	if len(retained) == 0 {
 		return out, 0, nil
@@ -212,9 +212,13 @@ func (a *Attacher) roomAtMost(ctx context.Context, vg string, free map[string]in
 			continue
 		}
 		evictable += lv.PoolBytes()
+		part := lv.CopyBytes()
+		if lv.Mirrored() {
+			part += extent // of its own record of the copies (ssd.ChoosePlace)
+		}
 		for device := range out {
 			if slices.Contains(on[device], lv.Name) {
-				out[device] += lv.CopyBytes()
+				out[device] += part
 			}
 		}
 	}

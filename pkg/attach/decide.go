@@ -162,8 +162,9 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 		return uncached(plan, f.IntegrityReason, f.IntegrityProblem)
 	case f.CacheProblem != "":
 		// What cannot be read is of no use to anybody: gone, it leaves its place
-		// to the cache of the next attachment.
-		plan.Wipe = true
+		// to the cache of the next attachment. Of what is not even known to be there,
+		// nobody can tell whether it is dirty.
+		plan.Wipe = f.Cache.Exists()
 		return uncached(plan, v1alpha1.ReasonCacheDeviceError, f.CacheProblem)
 	case reusable(f, sameFence):
 		plan.Cache = planReuse
@@ -265,18 +266,27 @@ func recoverable(f stageFacts, sameFence bool) bool {
 	if !f.Cache.Whole || f.Cache.Fence != f.Fence || f.Cache.SuperblockBlank {
 		return false
 	}
-	if f.CacheProblem != "" && f.Proof.GivenUp {
-		return false // its writes were abandoned, and it cannot be read
+	if f.Cache.Inactive || f.CacheProblem != "" && f.Proof.GivenUp {
+		return false // it cannot be read; lostDirty refuses what may be dirty
 	}
 	if f.Entry == nil {
-		return f.Cache.Mode == volume.ModeWriteback && (f.Record.PossiblyDirty || !f.Cache.Stopped && !f.Proof.GivenUp)
+		return f.orphanDirty()
 	}
 	return sameFence && f.Entry.MayBeDirty()
+}
+
+// orphanDirty reports unflushed writes of this fence of which no journal speaks, by the tags.
+func (f *stageFacts) orphanDirty() bool {
+	c := f.Cache
+	return c.Whole && c.Fence == f.Fence && c.Mode == volume.ModeWriteback && (f.Record.PossiblyDirty || !c.Stopped && !f.Proof.GivenUp)
 }
 
 // lostDirty reports unflushed writes of this fence that cannot be reached, and that nobody
 // has given up.
 func lostDirty(f stageFacts, sameFence bool) bool {
+	if f.Entry == nil && f.Cache.Inactive && f.orphanDirty() {
+		return true
+	}
 	if f.Entry == nil || !sameFence || journalIdentity(f.Entry, f.Record) == volume.IdentityPast && !state.BugTrustNodeName.On() {
 		// What is not of the stage that made the writes says nothing of them.
 		return f.Record.PossiblyDirty

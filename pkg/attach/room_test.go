@@ -38,9 +38,9 @@ func TestRoomAtMost(t *testing.T) {
 		"the only SSD":     {map[string]int64{"/dev/a": 1}, []state.Entry{v}, map[string]int64{"/dev/a": 73}, 72},
 		"both":             {map[string]int64{"/dev/a": 1, "/dev/b": 2}, []state.Entry{v, w}, map[string]int64{"/dev/a": 109, "/dev/b": 38}, 108},
 		"with checksums":   {map[string]int64{"/dev/b": 2}, []state.Entry{x}, map[string]int64{"/dev/b": 122}, 120},
-		"two copies":       {map[string]int64{"/dev/a": 1, "/dev/b": 2}, []state.Entry{y}, map[string]int64{"/dev/a": 11, "/dev/b": 12}, 20},
+		"two copies":       {map[string]int64{"/dev/a": 1, "/dev/b": 2}, []state.Entry{y}, map[string]int64{"/dev/a": 15, "/dev/b": 16}, 20},
 	} {
-		got, evictable, err := a.roomAtMost(t.Context(), "vg", tc.free, tc.retained)
+		got, evictable, err := a.roomAtMost(t.Context(), "vg", 4, tc.free, tc.retained)
 		if err != nil || !maps.Equal(got, tc.want) || evictable != tc.evictable {
 			t.Errorf("%s: %v, %d, %v, want %v, %d", name, got, evictable, err, tc.want, tc.evictable)
 		}

@@ -19,6 +19,8 @@ import (
 type Facts struct {
 	// Whole is true when both logical volumes exist; Partial when one does.
 	Whole, Partial bool
+	// Inactive is true of logical volumes that could not be activated: their tags are known, and nothing else.
+	Inactive bool
 	// Fence and Mode come from the tags written when the volumes were made.
 	Fence volume.Fence
 	Mode  volume.CacheMode
@@ -88,9 +90,12 @@ func (g *Group) Find(ctx context.Context, id volume.ID) (Cache, error) {
 		klog.FromContext(ctx).Error(err, "Whether a cache has to leave its devices is not known", "volume", id)
 	}
 	if c.Facts.Whole && !c.Active() {
-		if c, err = g.Activate(ctx, view.VG, id, c.Names()...); err != nil {
+		active, err := g.Activate(ctx, view.VG, id, c.Names()...)
+		if err != nil {
+			c.Facts.Inactive = true
 			return c, err
 		}
+		c = active
 	}
 	if c.Facts.Leaving = leaving[id]; !c.Facts.Whole {
 		return c, nil
