@@ -260,6 +260,11 @@ type MigrationSource struct {
 	// +kubebuilder:validation:MaxLength=256
 	UnitID string `json:"unitID,omitempty"`
 
+	// writtenThrough is true if the exported cache has been in mode writethrough since it was made. A scrub
+	// of the copy replaces what differs only then.
+	// +optional
+	WrittenThrough bool `json:"writtenThrough,omitempty"`
+
 	// tracking names the record of writes that was begun for a Prewarm. A Move whose
 	// source still has such a record repeats it.
 	// +optional

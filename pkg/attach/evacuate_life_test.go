@@ -18,13 +18,20 @@ const otherSSD = "/dev/ssd-other"
 type leavingPool struct {
 	poolOf
 	leaving []string
+	// all is true if there is no other one.
+	all bool
 }
 
 func (p leavingPool) View() pool.View {
 	v := p.poolOf.View()
 	v.Devices = []string{ssdPath, otherSSD}
 	v.Leaving = p.leaving
-	v.Stripes = len(v.Staying())
+	if p.all {
+		v.Devices = p.leaving
+	}
+	if v.Stripes = len(v.Staying()); v.Stripes == 0 {
+		v.Ready, v.Problem = false, "every device of the pool is to be out of it"
+	}
 	return v
 }
 
@@ -101,6 +108,33 @@ func (l *life) evacuate() {
 	l.leave(l.a)
 }
 
+// TestLeavingHolds: what the SSDs of a pool hold that is to be dissolved counts as in any other.
+func TestLeavingHolds(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		l := newLife(t, volume.ModeWriteback)
+		l.req = l.publish(l.a.name)
+		l.must("stage", l.a.Stage(l.ctx, l.req))
+		l.a.podWrites(1, 0, 1, 2, 3)
+		l.a.powerLoss()
+		if lost {
+			l.a.forgetJournal()
+		}
+		l.a.pool = leavingPool{leaving: []string{ssdPath}, all: true}
+		l.a.start()
+		l.persist(l.a, "stage", func(p *plugin) error { return p.Stage(l.ctx, l.req) })
+		l.a.podReads()
+		l.persist(l.a, "evacuate", func(p *plugin) error {
+			if err := errors.Join(p.Evacuate(l.ctx), changeOnce(l, p)); err != nil {
+				return err
+			}
+			return l.a.gone(ssdPath)
+		})
+		l.a.podReads()
+		l.a.podWrites(2, 2, 4)
+		l.leave(l.a)
+	}
+}
+
 // TestKillEvacuate ends the plugin, or its node, before and after everything that it changes while SSDs
 // leave the pool.
 func TestKillEvacuate(t *testing.T) {
@@ -150,4 +184,10 @@ func TestEvacuate(t *testing.T) {
 	}
 	l.a.podWrites(1, 0, 1)
 	l.a.podReads()
+}
+
+// changeOnce takes steps below pods, whatever is asked for and cannot be had.
+func changeOnce(l *life, p *plugin) error {
+	_, err := p.Change(l.ctx)
+	return err
 }

@@ -114,22 +114,36 @@ func (a *Attacher) detachCache(ctx context.Context, e *state.Entry, cause string
 	return errors.Join(reported, a.sweepBroken(ctx, e))
 }
 
-// clearDirtyMark makes sure that nobody flushes the cache when the journal is lost: tags
-// that say writeback and a record that says dirty would have it written over newer
-// data. One of the two is enough.
+// clearDirtyMark makes sure that nobody flushes the cache when the journal is lost, over newer data: the
+// record is made to be ahead of the SSD, which fails and is not asked. Without the record, the tags are
+// enough: one that says dirty has the volume refused then. A cache without a mark is left also if neither can
+// be had: its pod has errors.
 func (a *Attacher) clearDirtyMark(ctx context.Context, e *state.Entry) error {
-	if !e.Marked {
+	if e.WrittenThrough && !e.Marked {
 		return nil
 	}
-	err := a.takeBackMark(ctx, e)
+	err := a.countUp(ctx, e)
+	switch {
+	case err != nil:
+		return err
+	case e.Marked:
+		err = a.markClean(ctx, e)
+	default:
+		err = a.recordCount(ctx, e)
+	}
 	if err == nil {
 		return nil
 	}
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
-	if tagErr := a.ssd.TagMode(cctx, e, volume.ModeWritethrough); tagErr != nil {
+	tagErr := a.ssd.TagMode(cctx, e, volume.ModeWritethrough)
+	switch {
+	case tagErr == nil:
+		return nil
+	case e.Marked:
 		return errors.Join(err, tagErr)
 	}
+	klog.FromContext(ctx).Error(errors.Join(err, tagErr), "Neither record nor SSD says that the cache was left", "volume", e.ID)
 	return nil
 }
 

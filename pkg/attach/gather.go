@@ -48,7 +48,7 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 	f.Method, f.MethodReason = decideMethod(m)
 	f.Streams = m.Asked != volume.MethodClone && m.StreamProblem == ""
 	var c ssd.Cache
-	if f.PoolProblem == "" && !f.Prestaged {
+	if view.Readable() && !f.Prestaged {
 		cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 		defer cancel()
 		c, err = a.ssd.Find(cctx, req.ID)

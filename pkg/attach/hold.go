@@ -80,7 +80,7 @@ func (a *Attacher) answerHold(ctx context.Context, id volume.ID) error {
 // call dirty is for repair to decide about; until then it is there.
 func (a *Attacher) mayHold(ctx context.Context, id volume.ID, e *state.Entry, rec volume.Volume) (looked, kept bool, err error) {
 	view := a.Pool.View()
-	if !view.Ready {
+	if !view.Readable() {
 		return false, false, nil // an SSD that is not there may have them
 	}
 	c, err := a.ssd.Inspect(ctx, view.VG, id)

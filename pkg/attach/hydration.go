@@ -183,7 +183,7 @@ func (a *Attacher) beginLease(ctx context.Context, s *staging, w *warmPlan, note
 			return err
 		}
 		e.Hydration.Bandwidth, e.Hydration.Deadline = req.Bandwidth, req.Deadline
-		s.seed.lease = *lease
+		s.seed.lease, e.WrittenThrough = *lease, e.Mode == volume.ModeWritethrough && lease.WrittenThrough
 		return a.save(ctx, e, e.State)
 	})
 }

@@ -205,7 +205,7 @@ func (a *Attacher) Holds(ctx context.Context, d volume.Deletion) (bool, error) {
 		return true, err
 	}
 	view := a.Pool.View()
-	if !view.Ready || view.VG == "" {
+	if !view.Readable() || view.VG == "" {
 		return true, nil // an SSD that is not there may have it
 	}
 	c, err := a.ssd.Inspect(ctx, view.VG, d.ID)

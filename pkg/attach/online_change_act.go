@@ -120,7 +120,7 @@ func (a *Attacher) cacheLive(ctx context.Context, f changeFacts) error {
 	}
 	// A failover that could not be reported in all that time is not news any more; left
 	// here it would be completed with the new cache.
-	e.FailoverCause, e.Mirrored, e.Checked = "", false, a.Pool.View().Integrity
+	e.FailoverCause, e.Mirrored, e.Checked, e.WrittenThrough = "", false, a.Pool.View().Integrity, true
 	e.ChunkSectors, e.DataBytes, e.MetaBytes = f.Want.chunkSectors, f.Want.dataBytes, f.Want.metaBytes
 	a.markOrigin(ctx, e)
 	if err := a.save(ctx, e, e.State); err != nil {
@@ -190,6 +190,22 @@ func (a *Attacher) nothingDirty(ctx context.Context, e *state.Entry) error {
 	return nil
 }
 
+// disown sees to it that nobody writes a cache in writethrough mode to its origin, past which a pod may
+// write by then, should the journal be lost: its tags say writethrough. LVM changes none of a group that
+// lacks an SSD; then the record is ahead of them, which makes them those of the past.
+func (a *Attacher) disown(ctx context.Context, e *state.Entry) error {
+	if e.Streams() && !e.Marked {
+		return nil // made in writethrough mode
+	}
+	if !a.ssd.Degraded() {
+		return a.ssd.TagMode(ctx, e, volume.ModeWritethrough)
+	}
+	if err := a.countUp(ctx, e); err != nil {
+		return err
+	}
+	return a.recordCount(ctx, e)
+}
+
 // uncacheLive takes the cache from below a running pod. The table is writethrough
 // and nothing is dirty: the caller has seen to that.
 func (a *Attacher) uncacheLive(ctx context.Context, f changeFacts) error {
@@ -202,12 +218,8 @@ func (a *Attacher) uncacheLive(ctx context.Context, f changeFacts) error {
 	if err != nil {
 		return err
 	}
-	if e.Marked {
-		// Should the journal be lost later, tags that say writeback and a record
-		// that says dirty would have this cache flushed over newer data.
-		if err := a.ssd.TagMode(ctx, e, volume.ModeWritethrough); err != nil {
-			return err
-		}
+	if err := a.disown(ctx, e); err != nil {
+		return err
 	}
 	a.stack.FinalCount(ctx, e.ID)
 	// The journal must deny the cache before the pod can write past it (I3).

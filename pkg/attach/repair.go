@@ -237,7 +237,7 @@ func (a *Attacher) wanted(e *state.Entry, rec *volume.Volume, deleted func() []v
 // knows.
 func (a *Attacher) wipeOrphans(ctx context.Context) (map[volume.ID]bool, error) {
 	view := a.Pool.View()
-	if !view.Ready && len(view.Leaving) == 0 {
+	if !view.Readable() {
 		return nil, nil
 	}
 	lctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)

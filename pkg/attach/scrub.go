@@ -207,10 +207,10 @@ func (h scrubHost) cacheToScrub(ctx context.Context, f scrubFacts) (scrub.Cache,
 	// Without the count nothing is called corrupted that a discard explains.
 	discards, countErr := blockdev.Discards(h.Sysfs, f.Top.DevNo())
 	return scrub.Cache{
-		Discards: !f.Entry.Raw && (discards > 0 || countErr != nil),
-		Verdict:  scrub.Compare, ID: metaID + " " + dataID, Top: top, Meta: meta, Data: data, Origin: origin,
+		Discards: !f.Entry.Raw && (discards > 0 || countErr != nil), Raw: f.Entry.Raw,
+		Verdict: scrub.Compare, ID: metaID + " " + dataID, Top: top, Meta: meta, Data: data, Origin: origin,
 		ChunkSectors: t.ChunkSectors, DataSectors: f.Status.CacheTotal * f.Status.ChunkSectors, OriginSectors: table.Sectors(),
-		Writethrough: t.Mode == devmapper.Writethrough, Dirty: f.Status.Dirty > 0,
+		Writethrough: t.Mode == devmapper.Writethrough && f.Entry.WrittenThrough, Dirty: f.Status.Dirty > 0,
 	}, errors.Join(err, dataErr, originErr, metaIDErr, dataIDErr)
 }
 

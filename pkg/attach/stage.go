@@ -329,7 +329,7 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	e.Checked = s.plan.Cache == planCreate && a.Pool.View().Integrity || s.plan.Cache != planCreate && s.plan.Cache != planUncached && s.cache.Data.Checked
 	switch {
 	case s.plan.Cache == planReuse:
-		e.WWID = prior.WWID
+		e.WWID, e.WrittenThrough = prior.WWID, prior.WrittenThrough
 		e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Clean = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, true
 		e.Marked, e.Hydration = prior.Marked, prior.Hydration.Again()
 	case s.plan.Cache == planRecover:
@@ -341,6 +341,8 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 			e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Hydration = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, prior.Hydration.Again()
 		}
 	default:
+		// Of what another node had, its lease tells.
+		e.WrittenThrough = s.plan.Mode == volume.ModeWritethrough && (s.plan.Warm == nil || s.plan.Warm.Peer == nil)
 		switch w := s.plan.Warm; {
 		case w != nil && len(w.Readers) > 0:
 			e.Hydration = fromReader(w.Readers[0])

@@ -202,14 +202,15 @@ func leaseOf(obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource, key
 		return nil, errors.New("the sizes do not go together")
 	}
 	return &volume.Lease{
-		Move:         idOf(obj),
-		Source:       volume.ISCSI{Portals: answer.Portals, IQN: answer.IQN},
-		Credentials:  cred,
-		ChunkSectors: uint64(answer.ChunkSizeBytes) / sectorSize,
-		MetaBytes:    answer.MetaBytes,
-		DataBytes:    answer.DataBytes,
-		WWID:         answer.UnitID,
-		Tracked:      trackedOf(answer),
+		Move:           idOf(obj),
+		Source:         volume.ISCSI{Portals: answer.Portals, IQN: answer.IQN},
+		Credentials:    cred,
+		ChunkSectors:   uint64(answer.ChunkSizeBytes) / sectorSize,
+		MetaBytes:      answer.MetaBytes,
+		DataBytes:      answer.DataBytes,
+		WWID:           answer.UnitID,
+		WrittenThrough: answer.WrittenThrough,
+		Tracked:        trackedOf(answer),
 	}, nil
 }
 

@@ -133,7 +133,7 @@ func (s *Source) exportCache(ctx context.Context, obj *v1alpha1.CacheMigration) 
 	return s.answer(ctx, m, v1alpha1.ExportStateExported, func(a *v1alpha1.MigrationSource) {
 		*a = v1alpha1.MigrationSource{
 			PublicKey: publicKey, Portals: lease.Source.Portals, IQN: lease.Source.IQN,
-			ChunkSizeBytes: int64(lease.ChunkSectors) * sectorSize, MetaBytes: lease.MetaBytes, DataBytes: lease.DataBytes, UnitID: lease.WWID,
+			ChunkSizeBytes: int64(lease.ChunkSectors) * sectorSize, MetaBytes: lease.MetaBytes, DataBytes: lease.DataBytes, UnitID: lease.WWID, WrittenThrough: lease.WrittenThrough,
 		}
 		answerTracked(a, lease.Tracked)
 	})

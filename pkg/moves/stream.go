@@ -46,11 +46,12 @@ func streamLease(m volume.MoveID, answer *v1alpha1.MigrationSource) (*volume.Lea
 		return nil, err
 	}
 	return &volume.Lease{
-		Move:         m,
-		ChunkSectors: uint64(answer.ChunkSizeBytes) / sectorSize,
-		DataBytes:    answer.DataBytes,
-		WWID:         answer.UnitID,
-		Tracked:      trackedOf(answer),
+		Move:           m,
+		ChunkSectors:   uint64(answer.ChunkSizeBytes) / sectorSize,
+		DataBytes:      answer.DataBytes,
+		WWID:           answer.UnitID,
+		WrittenThrough: answer.WrittenThrough,
+		Tracked:        trackedOf(answer),
 	}, nil
 }
 

@@ -74,10 +74,12 @@ func decide(spec v1alpha1.CachePoolSpec, f facts) plan {
 		return plan{Wipe: out.Wipe, Reason: v1alpha1.ReasonDeviceMissing, Message: fmt.Sprintf(
 			"%d device(s) of the pool's volume group are missing: bring them back, or make the pool anew (docs/how-to/prepare-ssds.md)", f.MissingPVs)}
 	}
-	out.Dissolve = len(used)+len(blank) == 0 && len(out.Reduce) > 0 && len(out.Reduce) == len(out.Leaving)
-	p, ok := impossible(spec, len(used)+len(blank), refused, evacuated)
-	p.Leaving, p.Reduce, p.Dissolve, p.Wipe = out.Leaving, out.Reduce, out.Dissolve, out.Wipe
-	if ok {
+	p, never := impossible(spec, len(used)+len(blank), refused, evacuated)
+	p.Leaving, p.Reduce, p.Wipe = out.Leaving, out.Reduce, out.Wipe
+	// What is blank joins no group of a pool that cannot be.
+	joins := !never && len(blank) > 0
+	p.Dissolve = len(used) == 0 && !joins && len(out.Reduce) > 0 && len(out.Reduce) == len(out.Leaving)
+	if never {
 		return p
 	}
 	p.Ready, p.Reason, p.Message = true, v1alpha1.ReasonPoolReady, withRefused(fmt.Sprintf("%d device(s) in use", len(used)+len(blank)), refused)

@@ -116,6 +116,10 @@ func TestDecide(t *testing.T) {
 			spec: mirror, f: facts{VGExists: true, Devices: []DeviceFacts{leaving("/dev/x1", 1), inPool("/dev/x2")}},
 			want: plan{Reason: v1alpha1.ReasonTooFewDevices, Leaving: one}, wantMessage: "at least two",
 		},
+		"a mirror leaves, and one that is to join it is too few": {
+			spec: mirror, f: facts{VGExists: true, Devices: []DeviceFacts{leaving("/dev/x1", 0), leaving("/dev/x2", 0), blank("/dev/x3")}},
+			want: plan{Reason: v1alpha1.ReasonTooFewDevices, Leaving: []string{"/dev/x1", "/dev/x2"}, Reduce: []string{"/dev/x1", "/dev/x2"}, Dissolve: true}, wantMessage: "at least two",
+		},
 		"a third of a mirror leaves": {
 			spec: mirror, f: facts{VGExists: true, Devices: []DeviceFacts{leaving("/dev/x1", 1), inPool("/dev/x2"), inPool("/dev/x3")}},
 			want: ready(plan{Leaving: one}),

@@ -27,6 +27,10 @@ var (
 	faultLeaveBlank   = faultpoint.New("leave.blank")
 )
 
+// Readable reports whether what is in the group can be looked at: also in a pool that takes no caches any
+// more, because its devices are to be out of it.
+func (v View) Readable() bool { return v.Ready || len(v.Leaving) > 0 }
+
 // Staying are the devices on which caches may be made.
 func (v View) Staying() []string {
 	return slices.DeleteFunc(slices.Clone(v.Devices), func(d string) bool { return slices.Contains(v.Leaving, d) })

@@ -135,6 +135,8 @@ type Lease struct {
 	MetaBytes, DataBytes int64
 	// WWID is the identity of the LUN that the cache is of; "" is not known.
 	WWID string
+	// WrittenThrough is true of a cache that never was in writeback mode.
+	WrittenThrough bool
 	// Tracked names the record of writes that goes with a prewarming, and in a move
 	// says what it has become; nil if there is none.
 	Tracked *Tracked

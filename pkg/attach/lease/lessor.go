@@ -205,7 +205,7 @@ func (l *Lessor) export(ctx context.Context, e *state.Entry, c ssd.Cache, r volu
 	}
 	faultExportDevice.Hit()
 	if r.Method == volume.MethodStream {
-		return volume.Lease{Move: r.Move, ChunkSectors: e.ChunkSectors, DataBytes: c.Data.SizeBytes, WWID: e.WWID}, nil
+		return volume.Lease{Move: r.Move, ChunkSectors: e.ChunkSectors, DataBytes: c.Data.SizeBytes, WWID: e.WWID, WrittenThrough: e.WrittenThrough}, nil
 	}
 	if l.Exporter == nil {
 		return volume.Lease{}, fmt.Errorf("%w: this node exports no caches over iSCSI", volume.ErrUnavailable)
@@ -216,7 +216,7 @@ func (l *Lessor) export(ctx context.Context, e *state.Entry, c ssd.Cache, r volu
 	}
 	faultExportExported.Hit()
 	return volume.Lease{
-		Move: r.Move, Source: export, ChunkSectors: e.ChunkSectors, MetaBytes: c.Meta.SizeBytes, DataBytes: c.Data.SizeBytes, WWID: e.WWID,
+		Move: r.Move, Source: export, ChunkSectors: e.ChunkSectors, MetaBytes: c.Meta.SizeBytes, DataBytes: c.Data.SizeBytes, WWID: e.WWID, WrittenThrough: e.WrittenThrough,
 	}, nil
 }
 

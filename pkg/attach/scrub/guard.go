@@ -300,7 +300,7 @@ func (g *guard) judgePiece(p Piece, ssd, origin []byte) Judgement {
 	if _, err := g.origin.ReadAt(origin, g.at(p.Origin, p)); err != nil {
 		return Unknown
 	}
-	return judgeContent(ssd, origin, g.order.Discards)
+	return judgeContent(ssd, origin, g.order)
 }
 
 func (g *guard) at(block uint64, p Piece) int64 { return int64(block)*g.order.BlockBytes + p.Offset }

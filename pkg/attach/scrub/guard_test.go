@@ -207,6 +207,7 @@ func TestGuard(t *testing.T) {
 		"free":                          {func(b *bench) { rot(b); b.mapped[1].Mapped = false }, Moved, Moved, true},
 		"dirty":                         {func(b *bench) { rot(b); b.mapped[1].Dirty = true }, Dirty, Dirty, true},
 		"zeroes at the origin":          {func(b *bench) { clear(b.remote.b[2*testBlock+4096 : 2*testBlock+8192]) }, Discarded, Renewed, false},
+		"zeroes at a raw origin":        {func(b *bench) { clear(b.remote.b[2*testBlock+4096 : 2*testBlock+8192]); b.order.Raw = true }, Corrupted, Renewed, false},
 		"zeroes at the origin, and rot": {func(b *bench) { rot(b); clear(b.remote.b[2*testBlock+8192 : 2*testBlock+12288]) }, Corrupted, Renewed, false},
 		"something else":                {func(b *bench) { copy(b.ssd.b[testBlock:], b.remote.b[:8192]) }, Corrupted, Renewed, false},
 		"something else, by a discard":  {func(b *bench) { copy(b.ssd.b[testBlock:], b.remote.b[:8192]); b.order.Discards = true }, Discarded, Renewed, false},

@@ -60,16 +60,16 @@ func judgeMap(p Piece, b devmapper.CacheBlock) Judgement {
 	return ""
 }
 
-// judgeContent judges a clean piece by what SSD and origin have; discards is true of a volume of which
-// parts were discarded.
-func judgeContent(ssd, origin []byte, discards bool) Judgement {
+// judgeContent judges a clean piece by what SSD and origin have, as far as the volume's order tells whether parts
+// of it were discarded.
+func judgeContent(ssd, origin []byte, o Order) Judgement {
 	if bytes.Equal(ssd, origin) {
 		return Same
 	}
 	for at := 0; at < len(origin); at += compared {
 		end := min(at+compared, len(origin))
 		n := different(ssd[at:end], origin[at:end])
-		if n > 0 && !zeroes(origin[at:end]) && (!discards || n <= few) {
+		if n > 0 && (o.Raw || !zeroes(origin[at:end])) && (!o.Discards || n <= few) {
 			return Corrupted
 		}
 	}

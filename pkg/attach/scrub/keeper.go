@@ -61,11 +61,12 @@ type Cache struct {
 	// Top is the name of the device, Meta, Data and Origin the paths of what is below it.
 	Top, Meta, Data, Origin                  string
 	ChunkSectors, DataSectors, OriginSectors uint64
-	// Writethrough caches have nothing that the origin does not have for good: what differs may be
-	// replaced.
+	// Writethrough caches, which were in that mode since they were made, have nothing that the origin does
+	// not have for good: what differs may be replaced.
 	Writethrough bool
-	// Discards is true if parts of the volume were discarded since it was attached.
-	Discards bool
+	// Discards is true if parts of the volume were discarded since it was attached, Raw of a volume that
+	// refuses to discard anything.
+	Discards, Raw bool
 	// Dirty is true if the kernel calls blocks dirty.
 	Dirty bool
 }
@@ -310,7 +311,7 @@ func (k *Keeper) suspend(ctx context.Context, r *run, c Cache, batch []suspect, 
 	r.suspensions++
 	res, err := k.Judge.Judge(ctx, Order{
 		ID: r.v.ID, Device: c.Top, Meta: c.Meta, Data: c.Data, Origin: c.Origin,
-		BlockBytes: int64(c.ChunkSectors) * 512, Pieces: pieces(batch), Renew: renew, Discards: c.Discards,
+		BlockBytes: int64(c.ChunkSectors) * 512, Pieces: pieces(batch), Renew: renew, Discards: c.Discards, Raw: c.Raw,
 	})
 	if err != nil {
 		return res, fmt.Errorf("suspension of the device: %w", err)
@@ -374,10 +375,13 @@ func (k *Keeper) renew(ctx context.Context, r *run, c Cache) error {
 	if kept {
 		return nil
 	}
-	told := r.found
-	told.NotKept, told.Message = true, "the SSD does not keep what is written to it: the volume goes on without its cache"
-	err = k.Host.Report(ctx, r.v, told)
-	return errors.Join(err, k.Host.FailOver(ctx, r.v.ID, "the SSD does not keep what is written to it"))
+	// The end says so, too.
+	r.found.NotKept, r.found.Message = true, "the SSD does not keep what is written to it: the volume goes on without its cache"
+	err = errors.Join(k.Host.Report(ctx, r.v, r.found), k.Host.FailOver(ctx, r.v.ID, "the SSD does not keep what is written to it"))
+	if err != nil {
+		delete(k.runs, r.v.ID) // it is found again
+	}
+	return err
 }
 
 // end reports the end of a scrub.

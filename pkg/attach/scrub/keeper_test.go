@@ -35,7 +35,9 @@ type world struct {
 	reportErr  error
 	reports    []volume.ScrubReport
 	failedOver string
-	orders     []Order
+	// failErr are the errors of the next failovers.
+	failErr []error
+	orders  []Order
 }
 
 func newWorld(t *testing.T) *world {
@@ -78,7 +80,12 @@ func (w *world) Map(context.Context, Volume, Cache) (cachemap.Map, error) {
 func (w *world) suspendedBefore() bool { return len(w.orders) > 0 }
 
 func (w *world) FailOver(_ context.Context, _ volume.ID, cause string) error {
-	w.failedOver = cause
+	if len(w.failErr) > 0 {
+		err := w.failErr[0]
+		w.failErr = w.failErr[1:]
+		return err
+	}
+	w.failedOver, w.cache.Verdict = cause, NoCache
 	return nil
 }
 
@@ -260,6 +267,20 @@ func TestKeeperNotKept(t *testing.T) {
 	w.passes(5000)
 	if told := w.reports[1]; !told.NotKept || w.failedOver == "" {
 		t.Errorf("%+v, failed over %q", told, w.failedOver)
+	}
+	if told := w.last(); !told.NotKept || told.Message == "" {
+		t.Errorf("the end tells of another SSD: %+v", told)
+	}
+}
+
+// TestKeeperFailOverFails: a failover that fails is tried again, by another scrub.
+func TestKeeperFailOverFails(t *testing.T) {
+	w := newWorld(t)
+	w.ssd.lossy, w.failErr = true, []error{errors.New("the journal cannot be written")}
+	w.ssd.b[7] ^= 4
+	w.passes(5000)
+	if w.failedOver == "" || !w.last().NotKept {
+		t.Errorf("failed over %q, %+v", w.failedOver, w.reports)
 	}
 }
 

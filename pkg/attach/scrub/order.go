@@ -27,8 +27,9 @@ type Order struct {
 	// BlockBytes is the length of a block of the cache.
 	BlockBytes int64   `json:"blockBytes"`
 	Pieces     []Piece `json:"pieces"`
-	// Discards tells a volume of which parts were discarded.
+	// Discards tells a volume of which parts were discarded, Raw one of which none ever was.
 	Discards bool `json:"discards"`
+	Raw      bool `json:"raw,omitempty"`
 	// Renew has what differs replaced by what the origin has.
 	Renew bool `json:"renew"`
 }

@@ -81,6 +81,10 @@ type Entry struct {
 	Mirrored bool `json:"mirrored,omitempty"`
 	// Checked is true if the data of the cache have checksums, or are to have them.
 	Checked bool `json:"checked,omitempty"`
+	// WrittenThrough is true of a cache that has been in writethrough mode since it was made, as has the one
+	// that it was copied from: nothing of it is on the SSD alone, whatever the origin has lost since (states.md,
+	// Scrub). Versions before did not know.
+	WrittenThrough bool `json:"writtenThrough,omitempty"`
 	// Recovered is true of a cache whose map the kernel has open since an unclean stop: each
 	// table that is loaded over it calls every block dirty. It is written if it is false, too: versions
 	// before did not know.
@@ -211,6 +215,7 @@ func (e *Entry) Validate() error {
 	}{
 		{!e.Cached() && (e.Activated || e.Clean), "a volume without a cache has one that is active or clean"},
 		{e.Unsafe && (e.Mode != volume.ModeWriteback || e.Clean), "a cache that takes no writes, or is clean, drops flushes"},
+		{e.WrittenThrough && e.Activated && e.Mode == volume.ModeWriteback, "a cache that takes writes has never taken any"},
 		{e.Clean && e.State == Staged, "a cache in use is clean"},
 		{e.ReadOnly && e.Mode == volume.ModeWriteback, "a volume that is only read has a cache that takes writes"},
 		{e.State == Prewarmed && e.Prewarm == nil, "nothing says what was copied before the volume came"},
@@ -236,13 +241,13 @@ func (e *Entry) Validate() error {
 // the cache's own from then on.
 func (e *Entry) Activate(mode volume.CacheMode) {
 	e.Mode, e.Activated, e.Clean, e.Prewarm = mode, true, false, nil
-	e.Unsafe = e.Unsafe && mode == volume.ModeWriteback
+	e.Unsafe, e.WrittenThrough = e.Unsafe && mode == volume.ModeWriteback, e.WrittenThrough && mode == volume.ModeWritethrough
 }
 
 // Deny is said before the pod may write past the cache (I3). The cache is still live, so that
 // Recovered stays.
 func (e *Entry) Deny() {
-	e.Mode, e.Activated, e.Clean, e.Prewarm, e.Unsafe = volume.ModeNone, false, false, nil, false
+	e.Mode, e.Activated, e.Clean, e.Prewarm, e.Unsafe, e.WrittenThrough = volume.ModeNone, false, false, nil, false, false
 	e.Hydration.ForgetRetainedCache()
 }
 
@@ -251,6 +256,7 @@ func (e *Entry) Deny() {
 func (e *Entry) Anew() {
 	e.Activated, e.Clean, e.Prewarm, e.Recovered, e.Mirrored = false, false, nil, false, false
 	e.ChunkSectors, e.DataBytes, e.MetaBytes = 0, 0, 0
+	e.WrittenThrough = e.Mode == volume.ModeWritethrough
 }
 
 // Passed is said when a flush is proven that the top device did not drop.
