@@ -120,7 +120,7 @@ e2e-origin-ceph: ## Caches over the block devices of a real Ceph, measured too; 
 	LABELS="$${LABELS:-$$([[ -n $${CEPH_CSI_SRC:-} ]] && echo ceph-csi || echo origin-ceph)}" hack/cluster-ring.sh
 
 .PHONY: bench-readers
-bench-readers: ## What thirty pods cost that load one model, with caches and without; an hour.
+bench-readers: ## What thirty pods cost that load one model, with caches and without; half an hour.
 	LABELS='bench && readers' TIMEOUT=2h hack/cluster-ring.sh
 
 .PHONY: test-storage-pair

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -179,7 +180,7 @@ func TestEvacuate(t *testing.T) {
 		t.Errorf("the SSDs have caches of %q", keeps)
 	}
 	l.must("stage", l.a.Stage(l.ctx, l.publish(l.a.name)))
-	if _, reason, message := l.conditionOf("Cached"); reason != "PoolFull" {
+	if _, reason, message := l.conditionOf("Cached"); reason != "PoolMissing" || !strings.Contains(message, "is to be out of it") {
 		t.Errorf("a cache on SSDs that all leave: %s: %s", reason, message)
 	}
 	l.a.podWrites(1, 0, 1)
