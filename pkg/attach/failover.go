@@ -129,14 +129,12 @@ func (a *Attacher) clearDirtyMark(ctx context.Context, e *state.Entry) error {
 	case e.Marked:
 		err = a.markClean(ctx, e)
 	default:
-		err = a.recordCount(ctx, e)
+		err = a.bounded(ctx, func(ctx context.Context) error { return a.recordCount(ctx, e) })
 	}
 	if err == nil {
 		return nil
 	}
-	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
-	defer cancel()
-	tagErr := a.ssd.TagMode(cctx, e, volume.ModeWritethrough)
+	tagErr := a.bounded(ctx, func(ctx context.Context) error { return a.ssd.TagMode(ctx, e, volume.ModeWritethrough) })
 	switch {
 	case tagErr == nil:
 		return nil
@@ -145,6 +143,13 @@ func (a *Attacher) clearDirtyMark(ctx context.Context, e *state.Entry) error {
 	}
 	klog.FromContext(ctx).Error(errors.Join(err, tagErr), "Neither record nor SSD says that the cache was left", "volume", e.ID)
 	return nil
+}
+
+// bounded gives a step no longer than a failing SSD gets.
+func (a *Attacher) bounded(ctx context.Context, step func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
+	defer cancel()
+	return step(ctx)
 }
 
 // sweepBroken removes what is left of the cache. The volume works without that,

@@ -194,8 +194,8 @@ func (a *Attacher) nothingDirty(ctx context.Context, e *state.Entry) error {
 // write by then, should the journal be lost: its tags say writethrough. LVM changes none of a group that
 // lacks an SSD; then the record is ahead of them, which makes them those of the past.
 func (a *Attacher) disown(ctx context.Context, e *state.Entry) error {
-	if e.Streams() && !e.Marked {
-		return nil // made in writethrough mode
+	if !e.Marked && (e.WrittenThrough || e.Streams()) {
+		return nil // made in writethrough mode, and never in another
 	}
 	if !a.ssd.Degraded() {
 		return a.ssd.TagMode(ctx, e, volume.ModeWritethrough)
