@@ -197,6 +197,17 @@ type CacheMigrationSpec struct {
 	DestinationPublicKey string `json:"destinationPublicKey,omitempty"`
 }
 
+// ExportedModes are the modes in which an exported cache has been.
+// +kubebuilder:validation:Enum=WritethroughOnly;AlsoWriteback
+type ExportedModes string
+
+const (
+	// ExportedWritethroughOnly: nothing that was written is on its SSD alone.
+	ExportedWritethroughOnly ExportedModes = "WritethroughOnly"
+	// ExportedAlsoWriteback: the SSD may have the only copy of what the storage server has lost since.
+	ExportedAlsoWriteback ExportedModes = "AlsoWriteback"
+)
+
 // MigrationSource is what the source node says. Nobody else writes it.
 type MigrationSource struct {
 	// state says whether the source node serves.
@@ -260,10 +271,10 @@ type MigrationSource struct {
 	// +kubebuilder:validation:MaxLength=256
 	UnitID string `json:"unitID,omitempty"`
 
-	// writtenThrough is true if the exported cache has been in mode writethrough since it was made. A scrub
-	// of the copy replaces what differs only then.
+	// modes says in which modes the exported cache has been since it was made. A scrub of the copy replaces
+	// what differs if that is WritethroughOnly. Empty is not known.
 	// +optional
-	WrittenThrough bool `json:"writtenThrough,omitempty"`
+	Modes ExportedModes `json:"modes,omitempty"`
 
 	// tracking names the record of writes that was begun for a Prewarm. A Move whose
 	// source still has such a record repeats it.

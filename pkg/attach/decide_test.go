@@ -61,7 +61,6 @@ func topOurs(f *stageFacts)     { f.TopActive, f.TopOurs = true, true }
 func topForeign(f *stageFacts)  { f.TopActive = true }
 func noPool(f *stageFacts)      { f.PoolProblem = "no devices" }
 func badSSD(f *stageFacts)      { f.CacheProblem = "input/output error" }
-func inactive(f *stageFacts)    { f.Cache.Inactive = true; badSSD(f) }
 func noKernel(f *stageFacts)    { f.KernelProblem = "no cache target" }
 func blank(f *stageFacts)       { f.Cache.SuperblockBlank = true }
 func apart(f *stageFacts)       { f.Cache.Apart = true }
@@ -382,30 +381,6 @@ func TestDecideStage(t *testing.T) {
 		"retained cache on an SSD that fails (I6)": {
 			s:    newSituation(wt).entry(fence5, state.Retained, wt, true, true).cache(fence5, wt, true).with(badSSD),
 			want: stagePlan{Wipe: true, Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonCacheDeviceError},
-		},
-		"an SSD of which nothing is known is not wiped": {
-			s:    newSituation(wt).with(badSSD),
-			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonCacheDeviceError},
-		},
-		"journal lost, tags of unflushed writes on volumes that cannot be activated": {
-			s:          newSituation(wb).cache(fence5, wb, false).with(inactive),
-			wantRefuse: true, wantMark: true,
-		},
-		"the same, stopped": {
-			s:    newSituation(wb).cache(fence5, wb, true).with(inactive),
-			want: stagePlan{Wipe: true, Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonCacheDeviceError},
-		},
-		"the same, the writes were given up": {
-			s:    newSituation(wb).cache(fence5, wb, false).with(inactive).with(abandoned),
-			want: stagePlan{Wipe: true, Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonCacheDeviceError},
-		},
-		"the same, of another ownership": {
-			s:          newSituation(wb).cache(otherID, wb, false).with(inactive),
-			wantRefuse: true,
-		},
-		"unflushed writes on volumes that cannot be activated": {
-			s:          newSituation(wb).entry(fence5, state.Staged, wb, true, false).with(rebooted).cache(fence5, wb, false).with(inactive).with(recordDirty),
-			wantRefuse: true,
 		},
 		"unflushed writes on an SSD that fails": {
 			s:          newSituation(wb).entry(fence5, state.Staged, wb, true, false).with(rebooted).with(badSSD).with(recordDirty),

@@ -209,7 +209,7 @@ func leaseOf(obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource, key
 		MetaBytes:      answer.MetaBytes,
 		DataBytes:      answer.DataBytes,
 		WWID:           answer.UnitID,
-		WrittenThrough: answer.WrittenThrough,
+		WrittenThrough: answer.Modes == v1alpha1.ExportedWritethroughOnly,
 		Tracked:        trackedOf(answer),
 	}, nil
 }

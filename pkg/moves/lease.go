@@ -133,10 +133,18 @@ func (s *Source) exportCache(ctx context.Context, obj *v1alpha1.CacheMigration) 
 	return s.answer(ctx, m, v1alpha1.ExportStateExported, func(a *v1alpha1.MigrationSource) {
 		*a = v1alpha1.MigrationSource{
 			PublicKey: publicKey, Portals: lease.Source.Portals, IQN: lease.Source.IQN,
-			ChunkSizeBytes: int64(lease.ChunkSectors) * sectorSize, MetaBytes: lease.MetaBytes, DataBytes: lease.DataBytes, UnitID: lease.WWID, WrittenThrough: lease.WrittenThrough,
+			ChunkSizeBytes: int64(lease.ChunkSectors) * sectorSize, MetaBytes: lease.MetaBytes, DataBytes: lease.DataBytes, UnitID: lease.WWID, Modes: modesOf(lease),
 		}
 		answerTracked(a, lease.Tracked)
 	})
+}
+
+// modesOf says in which modes an exported cache has been.
+func modesOf(l volume.Lease) v1alpha1.ExportedModes {
+	if l.WrittenThrough {
+		return v1alpha1.ExportedWritethroughOnly
+	}
+	return v1alpha1.ExportedAlsoWriteback
 }
 
 // announce says that the source is at work if that takes long: many volumes may

@@ -35,6 +35,8 @@ type lessor struct {
 	atWork func()
 	// wwid is the identity of the LUN of every lease.
 	wwid string
+	// through is true if the caches of all leases were never in writeback mode.
+	through bool
 	// tracked is the record of writes of every lease.
 	tracked *volume.Tracked
 	// left are the leases that the other node has no session with; kept are those
@@ -74,7 +76,7 @@ func (l *lessor) Export(_ context.Context, r volume.LeaseRequest) (volume.Lease,
 	}
 	return volume.Lease{
 		Move: r.Move, Source: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: cmp.Or(l.iqn, volume.ExportIQN(l.node, r.Volume))},
-		Credentials: r.Credentials, ChunkSectors: 512, MetaBytes: 8 << 20, DataBytes: 1 << 30, WWID: l.wwid, Tracked: l.tracked,
+		Credentials: r.Credentials, ChunkSectors: 512, MetaBytes: 8 << 20, DataBytes: 1 << 30, WWID: l.wwid, WrittenThrough: l.through, Tracked: l.tracked,
 	}, nil
 }
 

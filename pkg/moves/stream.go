@@ -50,7 +50,7 @@ func streamLease(m volume.MoveID, answer *v1alpha1.MigrationSource) (*volume.Lea
 		ChunkSectors:   uint64(answer.ChunkSizeBytes) / sectorSize,
 		DataBytes:      answer.DataBytes,
 		WWID:           answer.UnitID,
-		WrittenThrough: answer.WrittenThrough,
+		WrittenThrough: answer.Modes == v1alpha1.ExportedWritethroughOnly,
 		Tracked:        trackedOf(answer),
 	}, nil
 }

@@ -38,14 +38,14 @@ func (f *fixture) streaming() volume.MoveRequest {
 // server knows it. The new owner needs no initiator name.
 func testStream(t *testing.T, f *fixture) {
 	r := f.streaming()
-	f.lessor.wwid = "naa.600"
+	f.lessor.wwid, f.lessor.through = "naa.600", true
 	must(t, f.api.Delete(t.Context(), &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: f.nodeB}}))
 	f.source()
 	m, lease, err := f.b.Begin(t.Context(), r)
 	must(t, err)
 	want := &volume.Lease{
 		Move: m, Stream: &volume.StreamSource{Addresses: []string{"192.0.2.1:3263", "[2001:db8::1]:3263"}, PublicKey: streamKey},
-		ChunkSectors: 512, DataBytes: 1 << 30, WWID: "naa.600",
+		ChunkSectors: 512, DataBytes: 1 << 30, WWID: "naa.600", WrittenThrough: true,
 	}
 	if diff := cmp.Diff(want, lease); diff != "" {
 		t.Errorf("lease (-want +got):\n%s", diff)
@@ -61,7 +61,7 @@ func testStream(t *testing.T, f *fixture) {
 		t.Errorf("spec %+v", obj.Spec)
 	}
 	if diff := cmp.Diff(v1alpha1.MigrationSource{
-		State: v1alpha1.ExportStateExported, ChunkSizeBytes: 256 << 10, DataBytes: 1 << 30, UnitID: "naa.600",
+		State: v1alpha1.ExportStateExported, ChunkSizeBytes: 256 << 10, DataBytes: 1 << 30, UnitID: "naa.600", Modes: v1alpha1.ExportedWritethroughOnly,
 	}, obj.Status.Source); diff != "" {
 		t.Errorf("answer (-want +got):\n%s", diff)
 	}
@@ -143,7 +143,7 @@ func testStreamLeadsElsewhere(t *testing.T, f *fixture) {
 func testNoMethod(t *testing.T, f *fixture) {
 	f.source()
 	m, lease := f.mustBegin()
-	if asked, _ := f.lessor.lease(f.id); asked.Method != volume.MethodClone || lease.Stream != nil || f.load(m).Spec.Method != "" {
+	if asked, _ := f.lessor.lease(f.id); asked.Method != volume.MethodClone || lease.Stream != nil || lease.WrittenThrough || f.load(m).Spec.Method != "" {
 		t.Errorf("request %+v, lease %+v", asked, lease)
 	}
 	r := f.request()
