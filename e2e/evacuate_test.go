@@ -9,7 +9,6 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/e2e/cluster"
@@ -104,15 +103,8 @@ func devicesBelow(ctx context.Context, node string, v *vol) ([]string, error) {
 // evacuate makes an administrator's CachePool with these devices, of which some are to be out of the pool, and
 // waits until the others are in it and these are out.
 func evacuate(ctx context.Context, node string, devices []string, out ...string) error {
-	pool, err := poolOf(ctx, node)
-	if err != nil {
+	if err := administerPool(ctx, node, func(s *v1alpha1.CachePoolSpec) { s.Devices, s.Evacuate = devices, out }); err != nil {
 		return err
-	}
-	old := pool.DeepCopy()
-	delete(pool.Labels, poolSource)
-	pool.Spec.Devices, pool.Spec.Evacuate = devices, out
-	if err := k.API.Patch(ctx, pool, client.MergeFrom(old)); err != nil {
-		return fmt.Errorf("CachePool %s: %w", node, err)
 	}
 	return cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
 		pool, err := poolOf(ctx, node)

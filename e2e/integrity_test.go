@@ -4,13 +4,11 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/e2e/cluster"
@@ -54,15 +52,8 @@ var _ = Describe("A pool with checksums", Label("pool", "lab", "slow"), Serial, 
 
 // checkPool makes an administrator's CachePool whose caches have checksums, and waits until the node has seen it.
 func checkPool(ctx context.Context, node string) error {
-	pool, err := poolOf(ctx, node)
-	if err != nil {
+	if err := administerPool(ctx, node, func(s *v1alpha1.CachePoolSpec) { s.Integrity = true }); err != nil {
 		return err
-	}
-	old := pool.DeepCopy()
-	delete(pool.Labels, poolSource)
-	pool.Spec.Integrity = true
-	if err := k.API.Patch(ctx, pool, client.MergeFrom(old)); err != nil {
-		return fmt.Errorf("CachePool %s: %w", node, err)
 	}
 	return cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
 		pool, err := poolOf(ctx, node)

@@ -116,19 +116,12 @@ var _ = Describe("A pool with a share for each namespace", Label("pool", "lab"),
 // sharePool makes an administrator's CachePool with a share for each namespace, as long as the spec
 // lasts, and waits until the node has seen it.
 func sharePool(ctx context.Context, node string, percent int32) error {
-	pool, err := poolOf(ctx, node)
-	if err != nil {
-		return err
-	}
 	DeferCleanup(func(ctx SpecContext) {
 		Expect(resetPool(ctx, node)).To(Succeed())
 		Expect(awaitShare(ctx, node, 0)).To(Succeed())
 	}, NodeTimeout(late))
-	old := pool.DeepCopy()
-	delete(pool.Labels, poolSource)
-	pool.Spec.NamespaceSharePercent = percent
-	if err := k.API.Patch(ctx, pool, client.MergeFrom(old)); err != nil {
-		return fmt.Errorf("share CachePool %s: %w", node, err)
+	if err := administerPool(ctx, node, func(s *v1alpha1.CachePoolSpec) { s.NamespaceSharePercent = percent }); err != nil {
+		return err
 	}
 	return awaitShare(ctx, node, percent)
 }
@@ -237,18 +230,26 @@ const poolSource = "nearflash.io/pool-source"
 // overridePool makes an administrator's CachePool with other devices, as long as
 // the spec lasts, and waits until the node has seen it.
 func overridePool(ctx context.Context, node string, devices []string) error {
+	DeferCleanup(func(ctx SpecContext) { Expect(resetPool(ctx, node)).To(Succeed()) }, NodeTimeout(late))
+	if err := administerPool(ctx, node, func(s *v1alpha1.CachePoolSpec) { s.Devices = devices }); err != nil {
+		return err
+	}
+	return awaitPool(ctx, node, false)
+}
+
+// administerPool makes an administrator's CachePool of the plugin's, and changes it.
+func administerPool(ctx context.Context, node string, change func(*v1alpha1.CachePoolSpec)) error {
 	pool, err := poolOf(ctx, node)
 	if err != nil {
 		return err
 	}
-	DeferCleanup(func(ctx SpecContext) { Expect(resetPool(ctx, node)).To(Succeed()) }, NodeTimeout(late))
 	old := pool.DeepCopy()
 	delete(pool.Labels, poolSource)
-	pool.Spec.Devices = devices
+	change(&pool.Spec)
 	if err := k.API.Patch(ctx, pool, client.MergeFrom(old)); err != nil {
-		return fmt.Errorf("override CachePool %s: %w", node, err)
+		return fmt.Errorf("CachePool %s: %w", node, err)
 	}
-	return awaitPool(ctx, node, false)
+	return nil
 }
 
 // resetPool gives the CachePool back to the plugin.

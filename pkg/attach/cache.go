@@ -172,7 +172,7 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, view pool.View, s
 		if err != nil {
 			return err
 		}
-		at, evictable, err := a.roomAtMost(ctx, view.VG, view.ExtentBytes, rooms, retained)
+		at, evictable, err := a.roomAtMost(ctx, view, rooms, retained)
 		if err != nil {
 			return err
 		}
@@ -193,16 +193,16 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, view pool.View, s
 // roomAtMost is what no SSD has more of when all retained caches are evicted: what is free, and the whole of
 // each logical volume of theirs that has a part there. Eviction that cannot help is not begun. evictable
 // is what they take of all SSDs.
-func (a *Attacher) roomAtMost(ctx context.Context, vg string, extent int64, free map[string]int64, retained []state.Entry) (out map[string]int64, evictable int64, err error) {
+func (a *Attacher) roomAtMost(ctx context.Context, view pool.View, free map[string]int64, retained []state.Entry) (out map[string]int64, evictable int64, err error) {
 	out = maps.Clone(free)
 	if len(retained) == 0 {
 		return out, 0, nil
 	}
-	lvs, err := a.LVM.LVs(ctx, vg)
+	lvs, err := a.LVM.LVs(ctx, view.VG)
 	if err != nil {
 		return nil, 0, err
 	}
-	on, err := a.LVM.OnDevices(ctx, vg)
+	on, err := a.LVM.OnDevices(ctx, view.VG)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -214,7 +214,7 @@ func (a *Attacher) roomAtMost(ctx context.Context, vg string, extent int64, free
 		evictable += lv.PoolBytes()
 		part := lv.CopyBytes()
 		if lv.Mirrored() {
-			part += extent // of its own record of the copies (ssd.ChoosePlace)
+			part += view.ExtentBytes // of its own record of the copies (ssd.ChoosePlace)
 		}
 		for device := range out {
 			if slices.Contains(on[device], lv.Name) {

@@ -263,28 +263,28 @@ var retainedStates = map[state.State]bool{state.Retained: true, state.Flushed: t
 // recoverable reports a writeback cache of this very fence whose stop was
 // unclean, or whose journal is gone while it may be dirty.
 func recoverable(f stageFacts, sameFence bool) bool {
-	if !f.Cache.Whole || f.Cache.Fence != f.Fence || f.Cache.SuperblockBlank {
-		return false
-	}
 	if f.Cache.Inactive || f.CacheProblem != "" && f.Proof.GivenUp {
 		return false // it cannot be read; lostDirty refuses what may be dirty
 	}
-	if f.Entry == nil {
-		return f.orphanDirty()
-	}
-	return sameFence && f.Entry.MayBeDirty()
+	return dirtyHere(f, sameFence)
 }
 
-// orphanDirty reports unflushed writes of this fence of which no journal speaks, by the tags.
-func (f *stageFacts) orphanDirty() bool {
+// dirtyHere reports that the SSD has unflushed writes of this fence, by the journal, or by the tags without one.
+func dirtyHere(f stageFacts, sameFence bool) bool {
 	c := f.Cache
-	return c.Whole && c.Fence == f.Fence && c.Mode == volume.ModeWriteback && (f.Record.PossiblyDirty || !c.Stopped && !f.Proof.GivenUp)
+	switch {
+	case !c.Whole || c.Fence != f.Fence || c.SuperblockBlank:
+		return false
+	case f.Entry == nil:
+		return c.Mode == volume.ModeWriteback && (f.Record.PossiblyDirty || !c.Stopped && !f.Proof.GivenUp)
+	}
+	return sameFence && f.Entry.MayBeDirty()
 }
 
 // lostDirty reports unflushed writes of this fence that cannot be reached, and that nobody
 // has given up.
 func lostDirty(f stageFacts, sameFence bool) bool {
-	if f.Entry == nil && f.Cache.Inactive && f.orphanDirty() {
+	if f.Entry == nil && f.Cache.Inactive && dirtyHere(f, sameFence) {
 		return true
 	}
 	if f.Entry == nil || !sameFence || journalIdentity(f.Entry, f.Record) == volume.IdentityPast && !state.BugTrustNodeName.On() {

@@ -155,9 +155,7 @@ func (a *Attacher) bounded(ctx context.Context, step func(context.Context) error
 // sweepBroken removes what is left of the cache. The volume works without that,
 // and repair goes on with what the SSD refuses.
 func (a *Attacher) sweepBroken(ctx context.Context, e *state.Entry) error {
-	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
-	defer cancel()
-	if err := a.sweep(cctx, e); err != nil {
+	if err := a.bounded(ctx, func(ctx context.Context) error { return a.sweep(ctx, e) }); err != nil {
 		klog.FromContext(ctx).Error(err, "Failed cache could not be removed; it will be")
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/pool"
 )
 
 // twoSSDs has the caches of v on the first of two SSDs, those of w on both, that of x with checksums on
@@ -40,7 +41,7 @@ func TestRoomAtMost(t *testing.T) {
 		"with checksums":   {map[string]int64{"/dev/b": 2}, []state.Entry{x}, map[string]int64{"/dev/b": 122}, 120},
 		"two copies":       {map[string]int64{"/dev/a": 1, "/dev/b": 2}, []state.Entry{y}, map[string]int64{"/dev/a": 15, "/dev/b": 16}, 20},
 	} {
-		got, evictable, err := a.roomAtMost(t.Context(), "vg", 4, tc.free, tc.retained)
+		got, evictable, err := a.roomAtMost(t.Context(), pool.View{VG: "vg", ExtentBytes: 4}, tc.free, tc.retained)
 		if err != nil || !maps.Equal(got, tc.want) || evictable != tc.evictable {
 			t.Errorf("%s: %v, %d, %v, want %v, %d", name, got, evictable, err, tc.want, tc.evictable)
 		}

@@ -195,23 +195,15 @@ func leaseOf(obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource, key
 	case answer.MetaBytes > volume.MaxExportedMetaBytes:
 		return nil, fmt.Errorf("a cache with %d bytes of metadata; at most %d are read", answer.MetaBytes, volume.MaxExportedMetaBytes)
 	}
-	if err := checkData(answer); err != nil {
+	lease, err := streamLease(idOf(obj), answer)
+	if err != nil {
 		return nil, err
 	}
-	if answer.DataBytes > math.MaxInt64-answer.MetaBytes {
+	if lease.DataBytes > math.MaxInt64-answer.MetaBytes {
 		return nil, errors.New("the sizes do not go together")
 	}
-	return &volume.Lease{
-		Move:           idOf(obj),
-		Source:         volume.ISCSI{Portals: answer.Portals, IQN: answer.IQN},
-		Credentials:    cred,
-		ChunkSectors:   uint64(answer.ChunkSizeBytes) / sectorSize,
-		MetaBytes:      answer.MetaBytes,
-		DataBytes:      answer.DataBytes,
-		WWID:           answer.UnitID,
-		WrittenThrough: answer.Modes == v1alpha1.ExportedWritethroughOnly,
-		Tracked:        trackedOf(answer),
-	}, nil
+	lease.Source, lease.Credentials, lease.MetaBytes = volume.ISCSI{Portals: answer.Portals, IQN: answer.IQN}, cred, answer.MetaBytes
+	return lease, nil
 }
 
 // checkData refuses sizes of a cache's data that no cache has.

@@ -40,7 +40,7 @@ func (d *Destination) streamOf(ctx context.Context, obj *v1alpha1.CacheMigration
 	return lease, nil
 }
 
-// streamLease reads an answer as leaseOf does, but for what a stream has not.
+// streamLease reads of an answer what a stream has; leaseOf reads the rest.
 func streamLease(m volume.MoveID, answer *v1alpha1.MigrationSource) (*volume.Lease, error) {
 	if err := checkData(answer); err != nil {
 		return nil, err

@@ -205,7 +205,7 @@ func (l *Lessor) export(ctx context.Context, e *state.Entry, c ssd.Cache, r volu
 	}
 	faultExportDevice.Hit()
 	if r.Method == volume.MethodStream {
-		return volume.Lease{Move: r.Move, ChunkSectors: e.ChunkSectors, DataBytes: c.Data.SizeBytes, WWID: e.WWID, WrittenThrough: e.WrittenThrough}, nil
+		return leaseOf(e, c, r.Move), nil
 	}
 	if l.Exporter == nil {
 		return volume.Lease{}, fmt.Errorf("%w: this node exports no caches over iSCSI", volume.ErrUnavailable)
@@ -215,9 +215,14 @@ func (l *Lessor) export(ctx context.Context, e *state.Entry, c ssd.Cache, r volu
 		return volume.Lease{}, fmt.Errorf("%w: export of the cache of volume %s: %w", volume.ErrUnavailable, e.ID, err)
 	}
 	faultExportExported.Hit()
-	return volume.Lease{
-		Move: r.Move, Source: export, ChunkSectors: e.ChunkSectors, MetaBytes: c.Meta.SizeBytes, DataBytes: c.Data.SizeBytes, WWID: e.WWID, WrittenThrough: e.WrittenThrough,
-	}, nil
+	lease := leaseOf(e, c, r.Move)
+	lease.Source, lease.MetaBytes = export, c.Meta.SizeBytes
+	return lease, nil
+}
+
+// leaseOf says of a cache what every lease says, however it is read.
+func leaseOf(e *state.Entry, c ssd.Cache, m volume.MoveID) volume.Lease {
+	return volume.Lease{Move: m, ChunkSectors: e.ChunkSectors, DataBytes: c.Data.SizeBytes, WWID: e.WWID, WrittenThrough: e.WrittenThrough}
 }
 
 // exportedTable is metadata, then data. Of the data only what the map names is shown (states.md,

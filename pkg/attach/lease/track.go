@@ -54,7 +54,7 @@ func (l *Lessor) leaseLive(ctx context.Context, e *state.Entry, r volume.LeaseRe
 		l.Heat.Add(ctx, e) // here and not where the list is made, which holds no lock
 	}
 	klog.FromContext(ctx).Info("Cache in use is sent", "volume", e.ID, "generation", e.Fence.Generation, "to", r.To, "move", r.Move.Name)
-	lease := volume.Lease{Move: r.Move, ChunkSectors: e.ChunkSectors, DataBytes: c.Data.SizeBytes, WWID: e.WWID, WrittenThrough: e.WrittenThrough}
+	lease := leaseOf(e, c, r.Move)
 	if e.Track != nil {
 		lease.Tracked = &volume.Tracked{ID: e.Track.ID, AreaBytes: int64(e.Track.AreaSectors) * devmapper.SectorSize}
 	}

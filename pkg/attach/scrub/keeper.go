@@ -376,8 +376,9 @@ func (k *Keeper) renew(ctx context.Context, r *run, c Cache) error {
 		return nil
 	}
 	// The end says so, too.
-	r.found.NotKept, r.found.Message = true, "the SSD does not keep what is written to it: the volume goes on without its cache"
-	err = errors.Join(k.Host.Report(ctx, r.v, r.found), k.Host.FailOver(ctx, r.v.ID, "the SSD does not keep what is written to it"))
+	const cause = "the SSD does not keep what is written to it"
+	r.found.NotKept, r.found.Message = true, cause+": the volume goes on without its cache"
+	err = errors.Join(k.Host.Report(ctx, r.v, r.found), k.Host.FailOver(ctx, r.v.ID, cause))
 	if err != nil {
 		delete(k.runs, r.v.ID) // it is found again
 	}
