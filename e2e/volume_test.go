@@ -210,10 +210,16 @@ func (v *vol) size(ctx context.Context) (int64, error) {
 }
 
 // expectTable fails unless the node's device for the volume is what the mode
-// asks for.
+// asks for. A stream that is under way is awaited: until it ends, the upper one
+// of its two levels is in passthrough mode whatever is asked for.
 func (v *vol) expectTable(ctx context.Context, mode v1alpha1.CacheMode) error {
-	table, err := hoststate.Table(ctx, k.Host, v.node, v.Handle)
-	if err != nil {
+	var table string
+	if err := cluster.Await(ctx, late, func(ctx context.Context) (pending string, err error) {
+		if table, err = hoststate.Table(ctx, k.Host, v.node, v.Handle); err == nil && strings.Contains(table, " passthrough ") {
+			pending = fmt.Sprintf("volume %s on %s is filled by a stream: %s", v.Handle, v.node, table)
+		}
+		return pending, err
+	}); err != nil {
 		return err
 	}
 	f := strings.Fields(table)
