@@ -92,7 +92,7 @@ func measuredNow(ctx context.Context, v *vol) (*v1alpha1.CacheStatus, error) {
 		return nil, fmt.Errorf("top shows %d volumes, not one:\n%s", len(list.Items), out)
 	}
 	cache := &list.Items[0].Status.Cache
-	if cache.ObservedTime.Unix() < asked {
+	if cache.ObservedTime.Unix() < asked-1 { // one look serves who asks within a second
 		return nil, fmt.Errorf("asked at %s, top shows what was measured at %s", time.Unix(asked, 0).UTC(), cache.ObservedTime.UTC())
 	}
 	return cache, nil

@@ -84,12 +84,12 @@ var _ = DescribeTable("A cache that is copied before the pod moves", Label("warm
 var _ = Describe("A copy of a cache that is not wanted", Label("warmmove", "migrate", "lab"), func() {
 	It("leaves nothing on the node that it was for", Label("turn-2"), func(ctx SpecContext) {
 		s := newSpace(ctx)
-		v, err := s.volume(ctx, volumeSpec{name: "unwanted", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "64Mi", cacheSize: "100%", parameters: slowly})
+		v, err := s.volume(ctx, volumeSpec{name: "unwanted", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.start(ctx, nodeA)).To(Succeed())
-		sum, err := v.write(ctx, 0, largeSet)
+		v.set = 2 * largeSet
+		sum, err := v.write(ctx, 0, v.set)
 		Expect(err).NotTo(HaveOccurred())
-		v.set = largeSet
 		Expect(v.warmUp(ctx)).To(Succeed())
 		Expect(shown(ctx, "migrate", "-n", s.name, v.claim, "--to", nodeB, "--wait=false")).To(ContainSubstring("copy to node %s requested", nodeB))
 		Expect(awaitShown(ctx, []string{v.claim, nodeA, nodeB, "running", "Peer"}, "migrations", "-n", s.name, v.claim)).To(Succeed())
@@ -105,7 +105,7 @@ var _ = Describe("A copy of a cache that is not wanted", Label("warmmove", "migr
 			Expect(cm.Status.Outcome).To(Equal(v1alpha1.MigrationEnded), cm.Status.OutcomeMessage)
 		}
 		Expect(shown(ctx, "migrate", "-n", s.name, v.claim, "--cancel")).To(ContainSubstring("no copy was asked for"))
-		Expect(v.verify(ctx, 0, largeSet, sum)).To(Succeed())
+		Expect(v.verify(ctx, 0, v.set, sum)).To(Succeed())
 		Expect(v.expectTable(ctx, v1alpha1.CacheModeWritethrough)).To(Succeed())
 	}, NodeTimeout(specLimit))
 

@@ -59,7 +59,11 @@ var _ = Describe("A cache that is filled on demand", Label("preload", "kubectl")
 		Expect(v.start(ctx, nodeA)).To(Succeed())
 		Expect(v.folder(ctx, "models")).To(Succeed())
 		Expect(v.folder(ctx, "beside")).To(Succeed())
-		Expect(v.change(ctx, func(spec *v1alpha1.CachedVolumeSpec) { spec.CacheMode, spec.CacheSize = wt, "96Mi" })).To(Succeed())
+		// What nobody reads is left for requests that are to be seen under way.
+		for _, rest := range []string{"rest", "more"} {
+			Expect(v.folder(ctx, rest)).To(Succeed())
+		}
+		Expect(v.change(ctx, func(spec *v1alpha1.CachedVolumeSpec) { spec.CacheMode, spec.CacheSize = wt, "128Mi" })).To(Succeed())
 
 		By("asking for what is not there")
 		_, errOut, status, err := plugin(ctx, "preload", "-n", s.name, v.claim, "--path", "none")
@@ -88,7 +92,7 @@ var _ = Describe("A cache that is filled on demand", Label("preload", "kubectl")
 		Expect(awaitShown(ctx, []string{"not asked for any more: Cancelled"}, "describe", "-n", s.name, v.claim)).To(Succeed())
 
 		By("advising what is known after so much I/O")
-		Expect(awaitShown(ctx, []string{"Volume:", v.claim, "on node " + nodeA, "Now:", "writethrough, 96Mi; of the reads hit", "not known yet: the node has looked for"},
+		Expect(awaitShown(ctx, []string{"Volume:", v.claim, "on node " + nodeA, "Now:", "writethrough, 128Mi; of the reads hit", "not known yet: the node has looked for"},
 			"advise", "-n", s.name, v.claim)).To(Succeed())
 		Expect(shown(ctx, "advise", "-n", s.name)).To(And(ContainSubstring("PREDICTED-HIT%"), ContainSubstring(v.claim), ContainSubstring("POOL"), ContainSubstring(nodeA)))
 		text, err := shown(ctx, "advise", "-n", s.name, v.claim, "-o", "json")

@@ -34,7 +34,7 @@ var _ = Describe("A volume whose SSD returns something else than was written to 
 		By("scrubbing it")
 		out, err := shown(ctx, "scrub", "-n", s.name, v.claim)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(out).To(ContainSubstring("1 chunks were corrupted"))
+		Expect(out).To(ContainSubstring("corrupted chunks: 1"))
 		Expect(v.direct(ctx)).To(Equal(want))
 		_, err = k.AwaitEvent(ctx, v.claim, soon, func(e cluster.Event) bool {
 			return e.Reason == v1alpha1.ReasonCacheCorrupted && e.Type == corev1.EventTypeWarning && e.Object == "PersistentVolumeClaim/"+v.claim

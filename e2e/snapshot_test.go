@@ -130,7 +130,8 @@ var _ = Describe("Snapshots and clones", Label("snapshot", "lab"), func() {
 			}
 			return ""
 		})).To(Succeed())
-		Expect(v.expectTable(ctx, v1alpha1.CacheModeWriteback)).To(Succeed())
+		// The record says so before there is a table that takes writes.
+		Expect(v.awaitTable(ctx, v1alpha1.CacheModeWriteback)).To(Succeed())
 
 		By("restoring it, larger, beside its parent")
 		restored, err := s.made(ctx, "restored", "640Mi", v, ofSnapshot(snapshot.Name))

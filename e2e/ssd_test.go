@@ -32,6 +32,9 @@ var _ = Describe("A volume whose SSD fails below its running pod", Label("faults
 		Expect(v.beginRandom(ctx)).To(Succeed())
 
 		By("making the SSD answer with errors where the cache's map is")
+		old, err := v.cacheUUID(ctx, nodeA)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(old).NotTo(BeEmpty())
 		Expect(failLV(ctx, nodeA, v.Handle+".meta")).To(Succeed())
 		Expect(v.expectUncached(ctx, v1alpha1.ReasonCacheDeviceError)).To(Succeed())
 		Expect(v.endRandom(ctx)).To(Equal("0"), "accesses of the pod that failed")
@@ -40,7 +43,7 @@ var _ = Describe("A volume whose SSD fails below its running pod", Label("faults
 		Expect(err).NotTo(HaveOccurred())
 
 		By("looking at what is left and what is shown")
-		Expect(v.cacheUUID(ctx, nodeA)).To(BeEmpty(), "the failed cache is still there")
+		Expect(v.awaitCacheGone(ctx, nodeA, old)).To(Succeed())
 		after, err := v.fresh(ctx, token)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(after.nodeTotal(failoversName) - before.nodeTotal(failoversName)).To(Equal(1.0))

@@ -236,6 +236,13 @@ func (v *vol) expectTable(ctx context.Context, mode v1alpha1.CacheMode) error {
 	return nil
 }
 
+// awaitTable waits for what expectTable wants.
+func (v *vol) awaitTable(ctx context.Context, mode v1alpha1.CacheMode) error {
+	return cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+		return "", v.expectTable(ctx, mode)
+	})
+}
+
 // cacheUUID returns the identity of the volume's cache on a node, "" for none.
 func (v *vol) cacheUUID(ctx context.Context, node string) (string, error) {
 	return hoststate.CacheUUID(ctx, k.Host, node, v.Handle)

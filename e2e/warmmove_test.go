@@ -477,9 +477,9 @@ var _ = Describe("A pod that may run anywhere", Label("warmmove"), func() {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "anywhere", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
 		Expect(err).NotTo(HaveOccurred())
-		v.set = largeSet
+		v.set = 2 * largeSet
 		Expect(v.start(ctx, nodeA)).To(Succeed())
-		sum, err := v.write(ctx, 0, largeSet)
+		sum, err := v.write(ctx, 0, v.set)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.warmUp(ctx)).To(Succeed())
 		for _, node := range []string{nodeA, nodeB} {
@@ -501,7 +501,7 @@ var _ = Describe("A pod that may run anywhere", Label("warmmove"), func() {
 			Expect(pod.Spec.NodeName).To(Equal(node))
 			Expect(fmt.Sprint(pod.Spec.Affinity)).To(ContainSubstring(node), "the preference must be written on the pod")
 			v.node = node
-			Expect(v.verify(ctx, 0, largeSet, sum)).To(Succeed())
+			Expect(v.verify(ctx, 0, v.set, sum)).To(Succeed())
 			Expect(v.stop(ctx)).To(Succeed())
 		}
 	}, NodeTimeout(specLimit))

@@ -158,7 +158,7 @@ func child() int {
 		case o.Freeze:
 			err = n.Freeze(ctx, o.Req.ID)
 		case o.Scrub:
-			err = n.scrub(ctx, o.Req.ID)
+			err = n.scrubOnce(ctx, o.Req.ID)
 		case o.Scratch:
 			_, _, err = n.LendScratch(ctx, scratch.MinBytes)
 		case o.Prewarm:

@@ -41,14 +41,12 @@ func TestKernelMirrorAsked(t *testing.T) {
 	data := pattern(5, 4*mib)
 	d.writeDirty(d.device(), data)
 	d.ask(asksMirror)
-	for range 100 {
-		if _, err := n.Change(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if all, _ := d.mirrors(); all == 0 {
-			break
-		}
-	}
+	soon(t, "no cache", func() bool {
+		_, err := n.Change(t.Context())
+		mustPass(t, "change", err)
+		all, _ := d.mirrors()
+		return all == 0
+	})
 	d.wantReport(v1alpha1.ReasonNotMirrored)
 	rec, err := d.rec.load(d.req.ID)
 	mustPass(t, "record", err)

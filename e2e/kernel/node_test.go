@@ -99,7 +99,7 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 		other.BootID = bootFile(dir)
 	}
 	// On an emulated machine maps take longer than a stage that asks no API server.
-	warm := attach.WarmConfig{Dir: filepath.Join(dir, "fills"), Settle: time.Millisecond, MapsLeast: 5 * time.Second}
+	warm := attach.WarmConfig{Dir: filepath.Join(dir, "fills"), Settle: time.Millisecond, MapsLeast: 30 * time.Second, MapsTimeout: time.Minute}
 	if err := os.MkdirAll(warm.Dir, 0o700); err != nil {
 		return nil, err
 	}

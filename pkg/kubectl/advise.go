@@ -168,11 +168,11 @@ func copiesOf(v *volume, p v1alpha1.CachePool) int64 {
 // advice decides for one volume, whose cache can have so many bytes of the node's pool.
 func (o *adviseOptions) advice(v *volume, pool int64) advised {
 	cache := v.Status.Cache
+	unsafe := cache.Mode == v1alpha1.CacheModeWritebackUnsafe
 	f := advise.Facts{
 		Now: o.Clock.Now(), Attached: v.attached(), Capacity: v.capacity(), MaxCache: v.maxCache(), Pool: pool,
-		Mode: cache.Mode, Consent: v.Spec.AcceptDirtyLoss != "" && v.Spec.AcceptDirtyLoss != v1alpha1.DirtyLossNone, Reuse: cache.Reuse, Window: v1alpha1.ReuseWindowName(o.window),
+		Mode: cache.Mode, Consent: unsafe || v.Spec.AcceptDirtyLoss == v1alpha1.CacheModeWriteback.Consent(), Reuse: cache.Reuse, Window: v1alpha1.ReuseWindowName(o.window),
 	}
-	unsafe := cache.Mode == v1alpha1.CacheModeWritebackUnsafe
 	if unsafe {
 		f.Mode = v1alpha1.CacheModeWriteback // what flushes do is nothing that figures could advise
 	}

@@ -164,6 +164,56 @@ func TestAdviseMirror(t *testing.T) {
 	}
 }
 
+// TestAdviseConsent: what is advised is accepted as it stands. A consent to lose more is none to
+// writeback, and a volume in writeback-unsafe stays in it.
+func TestAdviseConsent(t *testing.T) {
+	for name, tc := range map[string]struct {
+		loss       v1alpha1.DirtyLoss
+		mode, want v1alpha1.CacheMode
+		changes    bool
+	}{
+		"none":               {"", v1alpha1.CacheModeWritethrough, v1alpha1.CacheModeWritethrough, false},
+		"of writeback":       {v1alpha1.DirtyLossNodeLoss, v1alpha1.CacheModeWritethrough, v1alpha1.CacheModeWriteback, true},
+		"left of before":     {v1alpha1.DirtyLossPowerLoss, v1alpha1.CacheModeWritethrough, v1alpha1.CacheModeWritethrough, false},
+		"of writeback, used": {v1alpha1.DirtyLossNodeLoss, v1alpha1.CacheModeWriteback, v1alpha1.CacheModeWriteback, false},
+		"unsafe":             {v1alpha1.DirtyLossPowerLoss, v1alpha1.CacheModeWritebackUnsafe, v1alpha1.CacheModeWritebackUnsafe, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objs := advisable()
+			cv := cvolOf(objs, "pvc-1")
+			cv.Spec.AcceptDirtyLoss, cv.Spec.CacheMode, cv.Status.Cache.Mode = tc.loss, tc.mode, tc.mode
+			r := newRig(t, objs...)
+			code, out, errOut := r.run("advise", "--reported", "-n", "shop", "data", "-o", "json")
+			var got struct {
+				Volumes []struct {
+					Mode       v1alpha1.CacheMode
+					Commands   []string
+					Parameters map[string]string
+				}
+			}
+			if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 || len(got.Volumes) != 1 {
+				t.Fatalf("%d, %v: %s%s", code, err, out, errOut)
+			}
+			v := got.Volumes[0]
+			if v.Mode != tc.want || v.Parameters["cacheMode"] != string(tc.want) {
+				t.Errorf("%+v", v)
+			}
+			changes := false
+			for _, c := range v.Commands {
+				if args, ok := strings.CutPrefix(c, "kubectl nearflash mode "); ok {
+					changes = true
+					if code, _, errOut := r.run(append([]string{"mode", "--wait=false"}, strings.Fields(args)...)...); code != 0 {
+						t.Errorf("%s: %s", c, errOut)
+					}
+				}
+			}
+			if changes != tc.changes {
+				t.Errorf("commands: %q", v.Commands)
+			}
+		})
+	}
+}
+
 func cvolOf(objs []client.Object, name string) *v1alpha1.CachedVolume {
 	for _, o := range objs {
 		if cv, ok := o.(*v1alpha1.CachedVolume); ok && cv.Name == name {

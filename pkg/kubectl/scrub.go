@@ -23,9 +23,9 @@ func newScrub(f *Factory) *cobra.Command {
 		Long: `Compare a volume's cache with the storage server, while its pod runs, to find what the SSD has lost without saying so.
 
 All of the cache that is clean is read from the SSD and from the storage server, at the rate that the chart sets (node.scrub.rate). What differs is
-looked at again with the volume suspended for a moment, so that no write is taken for a difference. In mode writethrough a chunk that is corrupted is
-replaced by what the storage server has. In the modes writeback it is told of and stays, because a storage server that has lost its write cache has the
-wrong copy. The storage server is never written to. What is dirty is not compared: the SSD alone has it. Findings are events on the claim, and in the
+looked at again with the volume suspended for a moment, so that no write is taken for a difference. A chunk that is corrupted is
+reported, and replaced by what the storage server has. In a cache that is, or ever was, in a writeback mode it stays, because a storage server that has
+lost its write cache has the wrong copy. The storage server is never written to. What is dirty is not compared: the SSD alone has it. Findings are events on the claim, and in the
 condition CacheIntact.`,
 		Example: `  kubectl nearflash scrub -n shop data
   kubectl nearflash scrub -n shop data --timeout 6h`,
@@ -88,7 +88,7 @@ func scrubbed(v *volume) string {
 	case checked == 0:
 		text = "nothing was compared: there is nothing in a cache"
 	case corrupted > 0:
-		text += fmt.Sprintf("%d chunks were corrupted", corrupted)
+		text += fmt.Sprintf("corrupted chunks: %d", corrupted)
 		// The node says there what it has done about them.
 		if c := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionCacheIntact); c != nil && c.Status == metav1.ConditionFalse {
 			text = c.Message

@@ -37,7 +37,7 @@ data: 2Gi compared on node node-a, nothing is corrupted
 			ticks: []func(*v1alpha1.CachedVolume){scrubbed(3, 2)},
 			wantOut: `
 data: node node-a compares the cache with the storage server
-data: 2Gi compared on node node-a, 3 chunks were corrupted; 2 pieces were written to all the time and could not be judged
+data: 2Gi compared on node node-a, corrupted chunks: 3; 2 pieces were written to all the time and could not be judged
 `,
 			wantSpec: requested,
 		},
@@ -48,12 +48,12 @@ data: 2Gi compared on node node-a, 3 chunks were corrupted; 2 pieces were writte
 				scrubbed(3, 0)(v)
 				v.Status.Conditions = []metav1.Condition{{
 					Type: v1alpha1.ConditionCacheIntact, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCacheCorrupted, LastTransitionTime: before(0),
-					Message: "node node-a: of 2Gi of the cache, 3 chunks were corrupted and were not replaced",
+					Message: "node node-a: of 2Gi of the cache, corrupted chunks: 3. Nothing was replaced",
 				}}
 			}},
 			wantOut: `
 data: node node-a compares the cache with the storage server
-data: node node-a: of 2Gi of the cache, 3 chunks were corrupted and were not replaced
+data: node node-a: of 2Gi of the cache, corrupted chunks: 3. Nothing was replaced
 `,
 			wantSpec: requested,
 		},

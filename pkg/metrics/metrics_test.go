@@ -190,7 +190,7 @@ nearflash_volume_cache_dirty_limit_active_seconds_total{level="writethrough",nam
 # HELP nearflash_volume_cache_dirty_limit_activations_total How often that began. Absent without a limit.
 # TYPE nearflash_volume_cache_dirty_limit_activations_total counter
 nearflash_volume_cache_dirty_limit_activations_total{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 2
-# HELP nearflash_volume_scrub_corrupted_chunks_total Chunks of the cache of which the SSD returned something else than was written to it. In mode writethrough they were replaced by what the origin has. Absent before a scrub.
+# HELP nearflash_volume_scrub_corrupted_chunks_total Chunks of the cache of which the SSD returned something else than was written to it. Unless the cache was ever in a writeback mode, they were replaced by what the origin has. Absent before a scrub.
 # TYPE nearflash_volume_scrub_corrupted_chunks_total counter
 nearflash_volume_scrub_corrupted_chunks_total{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 2
 # HELP nearflash_volume_scrub_longest_suspension_seconds The longest of these times since the plugin started. Absent before a scrub.

@@ -32,7 +32,7 @@ func scrubTable() []Metric {
 	}
 	return []Metric{
 		m(nameScrubBytes, Counter, "Data of the cache that were compared with the origin since the plugin started."),
-		m(nameScrubFound, Counter, "Chunks of the cache of which the SSD returned something else than was written to it. In mode writethrough they were replaced by what the origin has."),
+		m(nameScrubFound, Counter, "Chunks of the cache of which the SSD returned something else than was written to it. Unless the cache was ever in a writeback mode, they were replaced by what the origin has."),
 		m(nameScrubUnjudged, Counter, "Pieces of chunks, of 64 KiB or less, that differed and could not be judged, because the volume was written to all the time."),
 		m(nameScrubPauses, Counter, "How often the volume was suspended for a moment, to judge what differed."),
 		m(nameScrubPaused, Counter, "Time for which it was, and its pod waited."),

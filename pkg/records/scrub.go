@@ -52,7 +52,7 @@ func scrubCondition(node string, rep volume.ScrubReport) (c metav1.Condition, ne
 	case !rep.Done, rep.CheckedBytes == 0, rep.Unjudged > 0 && rep.Corrupted == 0:
 		return c, false
 	case rep.Corrupted > 0:
-		c.Message = fmt.Sprintf("node %s: of %s of the cache, %d chunks were corrupted and %s", node, quantity.Text(rep.CheckedBytes), rep.Corrupted, scrubDone(rep))
+		c.Message = fmt.Sprintf("node %s: of %s of the cache, corrupted chunks: %d. %s", node, quantity.Text(rep.CheckedBytes), rep.Corrupted, scrubDone(rep))
 	default:
 		c.Status, c.Message = metav1.ConditionTrue, fmt.Sprintf("node %s: %s of the cache are what the storage server has", node, quantity.Text(rep.CheckedBytes))
 	}
@@ -62,9 +62,9 @@ func scrubCondition(node string, rep volume.ScrubReport) (c metav1.Condition, ne
 // scrubDone is what was done about what is corrupted.
 func scrubDone(rep volume.ScrubReport) string {
 	if rep.Untouched {
-		return "were not replaced, because the SSD may have the only right copy: check and save the application's data, then kubectl nearflash drop gives the cache up"
+		return "Nothing was replaced, because the SSD may have the only right copy: check and save the application's data, then kubectl nearflash drop gives the cache up"
 	}
-	return "have what the storage server has now"
+	return "The cache has there what the storage server has"
 }
 
 func scrubReason(rep volume.ScrubReport) string {

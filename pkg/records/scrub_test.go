@@ -39,7 +39,7 @@ func testScrub(t *testing.T, f *fixture) {
 		t.Errorf("the request is done before its end: %+v", s)
 	}
 	report(volume.ScrubReport{Request: "r", Done: true, CheckedBytes: 1 << 30, Corrupted: 2, Renewed: 3, Unjudged: 1})
-	want("the end", metav1.ConditionFalse, v1alpha1.ReasonCacheCorrupted, "node node-a: of 1Gi of the cache, 2 chunks were corrupted and have what the storage server has now")
+	want("the end", metav1.ConditionFalse, v1alpha1.ReasonCacheCorrupted, "node node-a: of 1Gi of the cache, corrupted chunks: 2. The cache has there what the storage server has")
 	f.wantEvents(t)
 	s := f.load(t).Status.Scrub
 	if s.Request != "r" || s.NodeName != nodeA || *s.CheckedBytes != 1<<30 || *s.CorruptedChunks != 2 || *s.UnjudgedPieces != 1 || !s.CompletionTime.Time.Equal(start) {
@@ -47,12 +47,12 @@ func testScrub(t *testing.T, f *fixture) {
 	}
 
 	report(volume.ScrubReport{Done: true, CheckedBytes: 1 << 30, Unjudged: 1})
-	want("not all of it", metav1.ConditionFalse, v1alpha1.ReasonCacheCorrupted, "node node-a: of 1Gi of the cache, 2 chunks were corrupted and have what the storage server has now")
+	want("not all of it", metav1.ConditionFalse, v1alpha1.ReasonCacheCorrupted, "node node-a: of 1Gi of the cache, corrupted chunks: 2. The cache has there what the storage server has")
 	if s := f.load(t).Status.Scrub; s.Request != "r" {
 		t.Errorf("a scrub that nobody asked for: %+v", s)
 	}
 	report(volume.ScrubReport{Done: true, CheckedBytes: 1 << 30, Corrupted: 2, Untouched: true})
-	want("of a writeback cache", metav1.ConditionFalse, v1alpha1.ReasonCacheCorrupted, "node node-a: of 1Gi of the cache, 2 chunks were corrupted and were not replaced, because the SSD may have the only right copy: check and save the application's data, then kubectl nearflash drop gives the cache up")
+	want("of a writeback cache", metav1.ConditionFalse, v1alpha1.ReasonCacheCorrupted, "node node-a: of 1Gi of the cache, corrupted chunks: 2. Nothing was replaced, because the SSD may have the only right copy: check and save the application's data, then kubectl nearflash drop gives the cache up")
 	report(volume.ScrubReport{NotKept: true, Message: "it keeps nothing"})
 	want("not kept", metav1.ConditionFalse, v1alpha1.ReasonSSDNotKeeping, "node node-a: it keeps nothing")
 	f.wantEvents(t, "Warning SSDNotKeeping node node-a: it keeps nothing")

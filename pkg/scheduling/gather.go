@@ -159,7 +159,7 @@ func (g *gatherer) pools(ctx context.Context, namespace string) ([]Pool, error) 
 	for i := range list.Items {
 		p := &list.Items[i]
 		pool := Pool{
-			Node: p.Name, Mirror: p.Spec.Redundancy == v1alpha1.RedundancyMirror, Pairs: pairs(p.Status.Devices),
+			Node: p.Name, Mirror: p.Spec.Redundancy == v1alpha1.RedundancyMirror, Pairs: pairs(p),
 			Ready: meta.IsStatusConditionTrue(p.Status.Conditions, v1alpha1.ConditionReady),
 			Free:  p.Status.Free.Value(), RetainedCache: p.Status.Retained.Value(),
 		}
@@ -177,10 +177,11 @@ func (g *gatherer) pools(ctx context.Context, namespace string) ([]Pool, error) 
 	return out, nil
 }
 
-// pairs reports whether two of the devices are in use.
-func pairs(devices []v1alpha1.CachePoolDevice) bool {
-	used := slices.DeleteFunc(slices.Clone(devices), func(d v1alpha1.CachePoolDevice) bool { return d.Message != "" })
-	return len(used) > 1
+// pairs reports whether the pool keeps two copies of a cache that asks for them: that takes two devices
+// that stay, and no checksums (For in package pool).
+func pairs(p *v1alpha1.CachePool) bool {
+	used := slices.DeleteFunc(slices.Clone(p.Status.Devices), func(d v1alpha1.CachePoolDevice) bool { return d.Message != "" || d.Evacuation != nil })
+	return len(used) > 1 && !p.Spec.Integrity
 }
 
 // get reports whether there is such an object.

@@ -69,9 +69,13 @@ func TestPoolsOfNamespace(t *testing.T) {
 	}
 	pairing := pool("pairs", v1alpha1.CachePoolSpec{NamespaceSharePercent: 25})
 	pairing.Status.Devices = []v1alpha1.CachePoolDevice{{Path: "/dev/a"}, {Path: "/dev/b", Message: "is a partition"}, {Path: "/dev/c"}}
+	checked := pool("checked", v1alpha1.CachePoolSpec{Integrity: true})
+	checked.Status.Devices = []v1alpha1.CachePoolDevice{{Path: "/dev/a"}, {Path: "/dev/b"}}
+	leaving := pool("leaving", v1alpha1.CachePoolSpec{Evacuate: []string{"/dev/b"}})
+	leaving.Status.Devices = []v1alpha1.CachePoolDevice{{Path: "/dev/a"}, {Path: "/dev/b", Evacuation: &v1alpha1.DeviceEvacuation{State: v1alpha1.EvacuationWaiting}}}
 	g := gatherer{informed: fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 		pool("whole", v1alpha1.CachePoolSpec{}), pool("shared", v1alpha1.CachePoolSpec{NamespaceSharePercent: 25}),
-		pool("twice", v1alpha1.CachePoolSpec{NamespaceSharePercent: 25, Redundancy: v1alpha1.RedundancyMirror}), pairing,
+		pool("twice", v1alpha1.CachePoolSpec{NamespaceSharePercent: 25, Redundancy: v1alpha1.RedundancyMirror}), pairing, checked, leaving,
 		asking("f", published("pairs", metav1.ConditionTrue)), asking("g", func(s *v1alpha1.CachedVolumeStatus) {
 			s.RetainedCaches = []v1alpha1.RetainedCache{{NodeName: "pairs", SizeBytes: ptr.To[int64](2 * gib)}, {NodeName: "twice", SizeBytes: ptr.To[int64](gib)}}
 		}),
@@ -86,6 +90,8 @@ func TestPoolsOfNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Pool{
+		{Node: "checked", Free: 50 * gib, RetainedCache: 20 * gib},
+		{Node: "leaving", Free: 50 * gib, RetainedCache: 20 * gib},
 		{Node: "pairs", Pairs: true, Free: 9 * gib, RetainedCache: 4 * gib},
 		{Node: "shared", Free: 15 * gib, RetainedCache: 4 * gib},
 		{Node: "twice", Mirror: true, Free: 11 * gib, RetainedCache: 2 * gib},
