@@ -404,7 +404,7 @@ func changes() []change {
 		{both(mode(none), small), mode(wb), []string{
 			"change.data-removed", "change.journaled", "change.allocated", "reload.loaded", "change.cached", "change.recorded", "change.tagged", "change.writeback",
 		}, []string{"change.allocated", "change.cached"}},
-		{both(mode(wb), small), mode(none), []string{"change.cleaner", "change.cleaned", "change.denied", "change.uncached", "change.data-removed"}, []string{"change.cleaned", "change.uncached"}},
+		{both(mode(wb), small), mode(none), []string{"change.cleaner", "change.cleaned", "change.unmarked", "change.denied", "change.uncached", "change.data-removed"}, []string{"change.cleaned", "change.uncached"}},
 		{both(mode(wb), small), cacheBytes(64 * mib), []string{"change.extended", "change.data-grown", "change.grown"}, []string{"change.data-grown"}},
 		{both(mode(wb), small), mode(wt), []string{"change.cleaned"}, nil},
 		{both(mode(wt), small), cacheBytes(16 * mib), []string{"change.uncached", "change.cached"}, []string{"change.cached"}},

@@ -398,6 +398,15 @@ func (a *Attacher) markClean(ctx context.Context, e *state.Entry) error {
 	if !e.Marked {
 		return nil
 	}
+	if err := a.tellClean(ctx, e); err != nil {
+		return err
+	}
+	e.Marked = false
+	return a.save(ctx, e, e.State)
+}
+
+// tellClean has the record say Clean, with the count of the journal.
+func (a *Attacher) tellClean(ctx context.Context, e *state.Entry) error {
 	if err := a.tellTorn(ctx, e); err != nil {
 		return err // before the record says that all is well
 	}
@@ -412,8 +421,7 @@ func (a *Attacher) markClean(ctx context.Context, e *state.Entry) error {
 	if err != nil {
 		return fmt.Errorf("report volume %s clean: %w", e.ID, err)
 	}
-	e.Marked = false
-	return a.save(ctx, e, e.State)
+	return nil
 }
 
 // takeBackRemade takes the mark of a record that was made anew meanwhile: what it says

@@ -47,6 +47,7 @@ var (
 	faultChangeDenied      = faultpoint.New("change.denied")
 	faultChangeUncached    = faultpoint.New("change.uncached")
 	faultChangeDataRemoved = faultpoint.New("change.data-removed")
+	faultChangeUnmarked    = faultpoint.New("change.unmarked")
 	faultChangeCleaner     = faultpoint.New("change.cleaner")
 	faultChangeCleaned     = faultpoint.New("change.cleaned")
 	faultChangeTagged      = faultpoint.New("change.tagged")

@@ -33,7 +33,7 @@ func (a *Attacher) takeStep(ctx context.Context, f changeFacts, step changeStep)
 	case changeClean:
 		return a.cleanLive(ctx, f)
 	case changeUnmark:
-		err := a.takeBackMark(ctx, e)
+		err := a.unmark(ctx, e)
 		if err == nil && f.Degraded != "" {
 			a.report(ctx, e.ID, volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonMirrorDegraded, Warning: true, Message: fmt.Sprintf(
 				"the pool of node %s is degraded (%s): everything was flushed, and writes go through to the storage server until the mirror is whole", a.Node, f.Degraded)})
@@ -204,6 +204,35 @@ func (a *Attacher) disown(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	return a.recordCount(ctx, e)
+}
+
+// unmark takes back the mark of a volume that is in use. A cache that takes no writes any more is
+// disowned by that (states.md, Disown): its pod goes on, and what the SSD loses of it has the origin alone.
+func (a *Attacher) unmark(ctx context.Context, e *state.Entry) error {
+	if !e.Cached() {
+		return a.takeBackMark(ctx, e)
+	}
+	if err := a.countUp(ctx, e); err != nil {
+		return err
+	}
+	if !a.ssd.Degraded() {
+		if err := a.ssd.TagCounted(ctx, e); err != nil {
+			klog.FromContext(ctx).Error(err, "Count of the volume is not on its SSD", "volume", e.ID)
+		}
+	}
+	// The record before the tags: if it said PossiblyDirty, and they do not, a lost journal would have the
+	// volume refused. The journal says Marked until both are done, so that this is repeated.
+	if err := a.tellClean(ctx, e); err != nil {
+		return err
+	}
+	faultChangeUnmarked.Hit()
+	if !a.ssd.Degraded() {
+		if err := a.ssd.TagMode(ctx, e, volume.ModeWritethrough); err != nil {
+			return err
+		}
+	}
+	e.Marked = false
+	return a.save(ctx, e, e.State)
 }
 
 // uncacheLive takes the cache from below a running pod. The table is writethrough

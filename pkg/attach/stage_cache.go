@@ -117,6 +117,14 @@ func (a *Attacher) fallBack(ctx context.Context, s *staging, cause error) error 
 	if err := a.save(ctx, s.entry, state.Staging); err != nil {
 		return err
 	}
+	// Its tags may say that it takes writes by now, and it may stay: should the journal be lost, a count that
+	// the record has and the SSD has not makes it one of the past.
+	if err := a.countUp(ctx, s.entry); err != nil {
+		return err
+	}
+	if err := a.markClean(ctx, s.entry); err != nil { // else the record has the volume refused then
+		return err
+	}
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
 	if err := a.ssd.Remove(cctx, s.req.ID); err != nil {
