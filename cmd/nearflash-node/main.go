@@ -5,7 +5,7 @@
 // freeze a filesystem and to thaw it, whatever has become of the plugin; "nearflash-node scrub"
 // suspends a device and resumes it in the same way. "nearflash-node figures"
 // prints what the plugin in the same container measures now, and "nearflash-node ssd" measures the SSDs
-// alone, on a logical volume that the plugin lends.
+// alone, on a logical volume that the plugin hands out.
 package main
 
 import (
