@@ -14,7 +14,7 @@ OUT := _output
 ##@ Main
 
 .PHONY: demo
-demo: ## Boot the lab, run the main job on real devices, print the result table.
+demo: ## Boot the lab, run the main job on real devices, print the result table and what is advised.
 	CGO_ENABLED=0 go build -o $(OUT)/demo ./hack/demo & $(LAB) up && wait $$!
 	$(LAB) run -- $(OUT)/demo
 	@echo "The lab is still up: 'go run ./hack/lab status' looks at it, 'make lab-down' ends it."

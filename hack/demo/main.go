@@ -67,7 +67,7 @@ func run(ctx context.Context, o options) error {
 	if err := errors.Join(err, d.clean(cctx)); err != nil {
 		return err
 	}
-	fmt.Printf("%s\n%s\n\n%s", t.verdict(), t.moved.text(), t.advice)
+	fmt.Print(t.ending())
 	if o.markdown == "" {
 		return nil
 	}

@@ -96,8 +96,13 @@ func (t table) markdown() string {
 	for _, r := range t.rows {
 		fmt.Fprintf(&b, "| %s |\n", strings.Join(r.cells(), " | "))
 	}
-	fmt.Fprintf(&b, "\n%s\n\n%s\n", t.verdict(), t.moved.text())
+	fmt.Fprintf(&b, "\n%s\n\n%s\n\n```console\n%s```\n", t.verdict(), t.moved.text(), t.advice)
 	return b.String()
+}
+
+// ending is what the demo prints last, when all is deleted.
+func (t table) ending() string {
+	return fmt.Sprintf("%s\n%s\n\n%s", t.verdict(), t.moved.text(), t.advice)
 }
 
 // closeEnough is the share of the SSD's IOPS from which nothing is to be said.

@@ -55,6 +55,17 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// TestEnding: the last that a demo says is what is advised, in each form.
+func TestEnding(t *testing.T) {
+	tab := table{advice: "$ kubectl nearflash advise\nnot known yet\n"}
+	if got := tab.ending(); !strings.HasSuffix(got, "\n\n$ kubectl nearflash advise\nnot known yet\n") {
+		t.Errorf("got\n%s", got)
+	}
+	if got := tab.markdown(); !strings.HasSuffix(got, "\n\n```console\n$ kubectl nearflash advise\nnot known yet\n```\n") {
+		t.Errorf("got\n%s", got)
+	}
+}
+
 func TestMoved(t *testing.T) {
 	for want, m := range map[string]moved{
 		"hit rate 99.8 % with the old node's cache by clone, 30.0 % with it by stream, and 99.0 % when all has come; 0.5 % without it": {
