@@ -80,7 +80,7 @@ test-stock-smoke: ## The least of ring 2 on the oldest kernel that is supported,
 	KERNEL=debian-12 RUN="$${RUN:-^TestKernel(Targets|OldXFS|SMART|Smoke|IOErrors[A-Za-z]*)$$}" KEEP=$(OUT)/stock-smoke hack/kernel-ring.sh
 
 .PHONY: test-stock-kernels
-test-stock-kernels: ## What says most of ring 2, on distributions' kernels (KERNEL, CPUS, RUN choose); half an hour each.
+test-stock-kernels: ## What says most of ring 2, on distributions' kernels (KERNEL, CPUS, RUN choose); most of an hour each.
 	hack/stock-ring.sh
 
 .PHONY: test-stock-all
