@@ -33,10 +33,14 @@ type image struct {
 // truth.
 var stateFolders = []string{"journal", "fills"}
 
+func emptyImage(name, ssd string) *image {
+	return &image{name: name, ssd: ssd, blocks: map[int64][]byte{}, files: map[string][]byte{}}
+}
+
 // takeImage copies the disks of a node as they are at one moment.
 func (m *machine) takeImage(n *node, name, ssd string) *image {
 	m.t.Helper()
-	i := &image{name: name, ssd: ssd, blocks: map[int64][]byte{}, files: map[string][]byte{}}
+	i := emptyImage(name, ssd)
 	lvs, err := n.LVM.LVs(m.t.Context(), pool.VolumeGroup(name))
 	mustPass(m.t, "logical volumes", err)
 	var active []string
@@ -48,7 +52,17 @@ func (m *machine) takeImage(n *node, name, ssd string) *image {
 	for _, dev := range active {
 		m.must("dmsetup", "suspend", "--noflush", "--nolockfs", dev)
 	}
-	i.size = scan(m.t, ssd, func(at int64, b []byte) {
+	i.copy(m, n)
+	for _, dev := range active {
+		m.must("dmsetup", "resume", dev)
+	}
+	return i
+}
+
+// copy reads the disks, of which nothing is written just then.
+func (i *image) copy(m *machine, n *node) {
+	m.t.Helper()
+	i.size = scan(m.t, i.ssd, func(at int64, b []byte) {
 		if len(bytes.Trim(b, "\x00")) > 0 {
 			i.blocks[at] = bytes.Clone(b)
 		}
@@ -62,10 +76,6 @@ func (m *machine) takeImage(n *node, name, ssd string) *image {
 			mustPass(m.t, "state", err)
 		}
 	}
-	for _, dev := range active {
-		m.must("dmsetup", "resume", dev)
-	}
-	return i
 }
 
 // scan reads a device past the page cache.

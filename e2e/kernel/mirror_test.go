@@ -3,6 +3,7 @@
 package kernel
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -102,5 +103,70 @@ func mirrorHad(t *testing.T, redundancy v1alpha1.Redundancy) {
 		check(t, d.device(), data, 0)
 		d.unstage()
 	}
+	d.remove()
+}
+
+// tear has the second copies of a mirrored cache lose what is written until the node's power fails.
+func (s stopping) tear() {
+	s.m.t.Helper()
+	for _, lv := range s.lvs() {
+		leg := s.m.dmName(lv) + "_rimage_1"
+		f := strings.Fields(s.m.must("dmsetup", "table", leg))
+		if len(f) != 5 || f[2] != "linear" {
+			s.m.t.Fatalf("the second copy of %s is %q", lv.Name, f)
+		}
+		s.m.swap(leg, fmt.Sprintf("%s %s flakey %s %s 0 3600 1 drop_writes", f[0], f[1], f[3], f[4]))
+	}
+}
+
+// mismatches is how many sectors differ in the copies of a logical volume, as the kernel counts them.
+func (m *machine) mismatches(name string) string {
+	m.t.Helper()
+	lv := pool.VolumeGroup(nodeName) + "/" + name
+	m.must("lvchange", "--syncaction", "check", lv)
+	soon(m.t, "counted", func() bool {
+		return strings.TrimSpace(m.must("lvs", "--noheadings", "--options", "raid_sync_action", lv)) == "idle"
+	})
+	return strings.TrimSpace(m.must("lvs", "--noheadings", "--options", "raid_mismatch_count", lv))
+}
+
+// TestKernelMirrorTorn: the power is lost while writes are under way to both copies of a writeback cache,
+// which have reached one. The kernel takes the copies for equal, and reads from either. Nobody reads one
+// content of a block, and then the other.
+func TestKernelMirrorTorn(t *testing.T) {
+	m := newMachine(t)
+	spec := v1alpha1.CachePoolSpec{Devices: []string{ssdOne, ssdTwo}, Redundancy: v1alpha1.RedundancyMirror}
+	n := m.node(t.TempDir(), spec)
+	d := m.volume(n, "torn", 128*mib, cached(volume.ModeWriteback, 32*mib))
+	d.req.Block = true
+	d.stage()
+	d.writeDirty(d.device(), pattern(7, 4*mib))
+	s := stopping{m: m, n: n, name: nodeName, id: d.req.ID, sources: []volume.Source{d.req.Publication.Source}}
+	s.tear()
+	write(t, d.device(), pattern(8, 4*mib), 0, false)
+	disks := []*image{emptyImage(nodeName, ssdOne), emptyImage(nodeName, ssdTwo)}
+	for _, disk := range disks {
+		disk.copy(m, n)
+	}
+	s.vanish()
+	for _, disk := range disks {
+		disk.putBack(m, n)
+	}
+	var err error
+	d.n, err = openNode(t.Context(), n.dir, spec, d.rec)
+	mustPass(t, "restart", err)
+	d.stage()
+	for _, lv := range s.lvs() {
+		if n := m.mismatches(lv.Name); n != "0" {
+			t.Errorf("%s sectors of %s differ in its two copies", n, lv.Name)
+		}
+	}
+	// No flush has followed what was written last: each block may be the old one or the new one.
+	first := content(t, d.device(), 4*mib)
+	for range 20 {
+		check(t, d.device(), first, 0)
+	}
+	d.unstage()
+	d.wantOrigin("flushed", first)
 	d.remove()
 }

@@ -339,7 +339,7 @@ func New(c Config, d Deps) *Attacher {
 	devices := stack.New(stack.Config{Heat: heats, DM: d.DM, Blocks: d.Blocks, Meter: d.Meter, Sysfs: c.Sysfs, PollInterval: c.PollInterval})
 	a := &Attacher{
 		Config: c, Deps: d, stack: devices, heats: heats,
-		ssd:    ssd.New(ssd.Config{LVM: d.LVM, Pool: d.Pool, Blocks: d.Blocks, Stack: devices, Sysfs: c.Sysfs, CacheTimeout: c.CacheTimeout}),
+		ssd:    ssd.New(ssd.Config{LVM: d.LVM, Pool: d.Pool, Blocks: d.Blocks, Stack: devices, Sysfs: c.Sysfs, CacheTimeout: c.CacheTimeout, PollInterval: c.PollInterval}),
 		staged: make(chan struct{}, 1), changing: map[volume.ID]*changing{},
 		prewarms: prewarms{m: map[volume.ID]*prewarming{}},
 		keeps:    keeps{m: map[volume.ID]kept{}},

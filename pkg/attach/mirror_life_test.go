@@ -66,9 +66,13 @@ func TestKillMirrorAsked(t *testing.T) {
 	}
 }
 
-// copies is how many of the volume's logical volumes there are, and how many have two copies.
+// copies is how many of the volume's logical volumes there are, and how many have two copies. Those
+// that are in use are the same.
 func (h *host) copies() (all, mirrored int) {
 	h.w.t.Helper()
+	if torn := h.lvm.Torn(); len(torn) > 0 {
+		h.w.t.Fatalf("the copies of %v, which are in use, may differ", torn)
+	}
 	lvs, err := h.lvmClient(nil).LVs(h.w.ctx, vgName)
 	h.w.must("logical volumes", err)
 	for _, lv := range layout.Find(lvs, volumeID).LVs() {

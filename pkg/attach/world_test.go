@@ -255,6 +255,7 @@ func (h *host) powerLoss() {
 	h.gate.end()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.lvm.Tear()
 	h.kernel.PowerLoss()
 	h.lvm.PowerLoss()
 	for _, s := range h.sessions {

@@ -63,6 +63,9 @@ type LV struct {
 	SegType string
 	// SyncPercent is how far the copies of a mirror agree; -1 for others.
 	SyncPercent float64
+	// SyncAction is what the kernel does with the copies of an active mirror: SyncIdle, SyncRepair,
+	// or another of its words (lvmraid(7)); empty for others.
+	SyncAction string
 	// Health is LVM's word for what is wrong ("partial", "refresh needed",
 	// "mismatches exist"), empty if nothing is.
 	Health string
@@ -92,6 +95,24 @@ func (v LV) DevPath() string { return fmt.Sprintf("/dev/dm-%d", v.Minor) }
 
 // Mirrored reports whether there are two copies, in sync or not (lvmraid(7)).
 func (v LV) Mirrored() bool { return v.SegType == "raid1" }
+
+// The kernel's words for what it does with the copies of a mirror: nothing; it compares them, and
+// has the second one be as the first; it only counts what differs.
+const (
+	SyncIdle   = "idle"
+	SyncRepair = "repair"
+	syncCheck  = "check"
+)
+
+// Comparing reports whether the kernel compares the two copies of a mirror. Both are whole then,
+// whatever SyncPercent says, which is how far it has come.
+func (v LV) Comparing() bool { return v.SyncAction == SyncRepair || v.SyncAction == syncCheck }
+
+// OneCopy reports whether a mirror works on one copy: the other one is given up, or its device is
+// missing.
+func (v LV) OneCopy() bool {
+	return v.Mirrored() && (v.Health == "refresh needed" || v.Health == "partial")
+}
 
 // CreateSpec describes a new logical volume.
 type CreateSpec struct {
@@ -159,6 +180,11 @@ type Client interface {
 	// Refresh loads the tables of active logical volumes again; a mirror takes a
 	// copy in again whose device is back. Errors: ErrNotFound.
 	Refresh(ctx context.Context, vg string, names ...string) error
+	// RepairCopies has the kernel compare both copies of an active mirror in the background, and
+	// write to the second one what differs in the first. LV.SyncAction tells when that has ended.
+	// Errors: ErrNotFound if there is none, ErrBusy if the kernel does such a
+	// thing already.
+	RepairCopies(ctx context.Context, vg, name string) error
 	// ChangeTags adds and removes tags of several logical volumes in one
 	// transaction. Errors: ErrNotFound.
 	ChangeTags(ctx context.Context, vg string, add, remove []string, names ...string) error

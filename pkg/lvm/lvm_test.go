@@ -59,7 +59,7 @@ func TestReports(t *testing.T) {
 	if lv := byName["off"]; lv.Active || lv.Minor != -1 {
 		t.Errorf("an inactive volume: %+v", lv)
 	}
-	if lv := byName["pvc-b.data"]; lv.SegType != "raid1" || lv.SyncPercent != 100 {
+	if lv := byName["pvc-b.data"]; lv.SegType != "raid1" || lv.SyncPercent != 100 || lv.SyncAction != SyncIdle {
 		t.Errorf("a mirror: %+v", lv)
 	}
 	if want := fmt.Sprintf("--devices %s/dev/a,%[1]s/dev/b", links); !strings.Contains(run.Lines()[0], want) {

@@ -17,7 +17,7 @@ var ErrParse = errors.New("unexpected LVM report")
 const (
 	pvColumns = "pv_name,pv_uuid,vg_name,pv_size,pv_free,pv_missing"
 	vgColumns = "vg_name,vg_uuid,vg_size,vg_free,vg_extent_size,pv_count,vg_missing_pv_count,lv_count,vg_partial,vg_permissions,vg_tags"
-	lvColumns = "vg_name,lv_name,lv_uuid,lv_size,lv_tags,lv_active,lv_kernel_major,lv_kernel_minor,segtype,sync_percent,lv_health_status,lv_device_open"
+	lvColumns = "vg_name,lv_name,lv_uuid,lv_size,lv_tags,lv_active,lv_kernel_major,lv_kernel_minor,segtype,sync_percent,raid_sync_action,lv_health_status,lv_device_open"
 )
 
 // report is what `--reportformat json` prints; all values are strings.
@@ -142,7 +142,7 @@ func (r report) lvs() ([]LV, error) {
 				VG: c.text("vg_name"), Name: c.text("lv_name"), UUID: c.text("lv_uuid"),
 				SizeBytes: c.number("lv_size"), Tags: c.tags("lv_tags"), Active: c.text("lv_active") == "active",
 				Major: int(c.number("lv_kernel_major")), Minor: int(c.number("lv_kernel_minor")),
-				SegType: c.text("segtype"), SyncPercent: c.percent("sync_percent"),
+				SegType: c.text("segtype"), SyncPercent: c.percent("sync_percent"), SyncAction: c.text("raid_sync_action"),
 				Health: c.text("lv_health_status"), Open: c.text("lv_device_open") == "open",
 			}
 			if c.err != nil {

@@ -65,7 +65,7 @@ func judgeMirror(lvs []lvm.LV, missingPVs int, whole bool) (stale []string, degr
 		case lv.Health == healthRefresh && missingPVs == 0:
 			stale = append(stale, lv.Name)
 			behind++
-		case lv.Health == healthRefresh, lv.Health == healthPartial, lv.SyncPercent >= 0 && lv.SyncPercent < 100:
+		case lv.Health == healthRefresh, lv.Health == healthPartial, lv.SyncPercent >= 0 && lv.SyncPercent < 100 && !lv.Comparing():
 			behind++
 		}
 	}

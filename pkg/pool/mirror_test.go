@@ -12,6 +12,8 @@ func TestJudgeMirror(t *testing.T) {
 	raid := func(health string, sync float64) lvm.LV {
 		return lvm.LV{Name: "v.data", SegType: "raid1", Health: health, SyncPercent: sync}
 	}
+	compared := raid("", 37.5)
+	compared.SyncAction = lvm.SyncRepair
 	striped := lvm.LV{SegType: "striped", Health: healthPartial, SyncPercent: -1}
 	cases := map[string]struct {
 		lvs       []lvm.LV
@@ -30,6 +32,7 @@ func TestJudgeMirror(t *testing.T) {
 		"missing, one given up":     {[]lvm.LV{raid(healthRefresh, 100)}, 1, true, nil, true},
 		"it is back":                {[]lvm.LV{raid(healthRefresh, 100)}, 0, true, []string{"v.data"}, true},
 		"being copied":              {[]lvm.LV{raid("", 37.5)}, 0, true, nil, true},
+		"being compared":            {[]lvm.LV{compared}, 0, true, nil, false},
 		"no mirror at all, missing": {[]lvm.LV{striped}, 1, false, nil, false},
 		"one beside stripes":        {[]lvm.LV{striped, raid("", 100)}, 0, false, nil, false},
 		"one beside, missing":       {[]lvm.LV{raid(healthPartial, 100), striped}, 1, false, nil, true},

@@ -37,6 +37,8 @@ type Config struct {
 	// CacheTimeout bounds the steps that concern the cache alone, so that an SSD that hangs
 	// costs the pod a delay and not its start (I6).
 	CacheTimeout time.Duration
+	// PollInterval is the time between two looks at what the kernel does with copies.
+	PollInterval time.Duration
 }
 
 // Group is the volume group of the node's SSDs. Calls for one volume are the caller's to
@@ -48,6 +50,8 @@ type Group struct {
 	alloc chan struct{}
 	// flushes are those of the SSDs.
 	flushes stack.Flushes
+	// comparisons are those of the copies of mirrored caches.
+	comparisons comparisons
 }
 
 // New returns a Group. It does nothing by itself.

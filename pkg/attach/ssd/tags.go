@@ -116,8 +116,13 @@ func (g *Group) BeginReuse(ctx context.Context, e *state.Entry, c Cache) error {
 
 // BeginRecover sees to it that the kernel counts every block as dirty, unless the SSD
 // proves that the stop was clean after all: then nothing was activated since, and the map
-// knows.
+// knows. The two copies of a mirror are made alike before that. Errors: volume.ErrUnavailable
+// while they are compared, or if they cannot be.
 func (g *Group) BeginRecover(ctx context.Context, e *state.Entry, c Cache) error {
+	c, err := g.believe(ctx, e.ID, c)
+	if err != nil {
+		return err
+	}
 	if c.Facts.SuperblockClean && !c.Facts.Stopped {
 		// A swap of live tables left the flag.
 		if err := MarkUnclean(g.Blocks, c.Meta.DevPath()); err != nil {

@@ -3,6 +3,7 @@ package lvmtest
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/lvm"
@@ -31,7 +32,7 @@ func Conformance(t *testing.T, r Rig) {
 		name string
 		do   func(suite)
 	}{
-		{"Groups", suite.groups}, {"Volumes", suite.volumes}, {"Tags", suite.tags}, {"Room", suite.room}, {"Busy", suite.busy}, {"Leave", suite.leave},
+		{"Groups", suite.groups}, {"Volumes", suite.volumes}, {"Tags", suite.tags}, {"Room", suite.room}, {"Busy", suite.busy}, {"Copies", suite.copies}, {"Leave", suite.leave},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.do(suite{conform.T{T: t}, r}) }) {
 			c.Fatalf("what comes after %s rests on it", step.name)
@@ -218,4 +219,29 @@ func (c suite) busy() {
 	c.Want("remove", c.Client.RemoveLVs(ctx, group, "one"), lvm.ErrBusy)
 	c.Must("close", f.Close())
 	c.Must("remove", c.Client.RemoveLVs(ctx, group, "one"))
+}
+
+// copies compares those of a mirror, which LVM has not made alike.
+func (c suite) copies() {
+	ctx := c.Context()
+	c.Must("create", c.create("one", 48*mib, func(s *lvm.CreateSpec) { s.Mirror = true }))
+	c.Must("create", c.create("two", mib))
+	if v, plain := c.lv("one"), c.lv("two"); v.SyncAction != lvm.SyncIdle || v.SyncPercent != 100 || plain.SyncAction != "" || plain.SyncPercent != -1 {
+		c.Errorf("mirror %+v, not a mirror %+v", v, plain)
+	}
+	c.Want("compare what is not there", c.Client.RepairCopies(ctx, group, "none"), lvm.ErrNotFound)
+	c.Refused("compare one copy", c.Client.RepairCopies(ctx, group, "two"))
+	for range 2 { // it can be had again
+		c.Must("compare", c.Client.RepairCopies(ctx, group, "one"))
+		v := c.lv("one")
+		for end := time.Now().Add(time.Minute); v.SyncAction != lvm.SyncIdle; v = c.lv("one") {
+			if v.SyncAction != lvm.SyncRepair || !v.Comparing() || v.OneCopy() || time.Now().After(end) {
+				c.Fatalf("while it is compared: %+v", v)
+			}
+		}
+		if v.SyncPercent != 100 || v.Health != "" {
+			c.Errorf("compared: %+v", v)
+		}
+	}
+	c.Must("remove", c.Client.RemoveLVs(ctx, group, "one", "two"))
 }

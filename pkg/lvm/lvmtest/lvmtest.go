@@ -50,6 +50,7 @@ type volume struct {
 	on map[string]int64
 	// stable are the tags that a power loss leaves.
 	stable []string
+	copies
 }
 
 // New returns the LVM of a machine that has none.
@@ -72,6 +73,7 @@ func (l *LVM) PowerLoss() {
 	defer l.mu.Unlock()
 	for _, v := range l.all() {
 		l.deactivate(v)
+		v.looks = 0
 		if l.volatile {
 			v.lv.Tags = v.stable
 		}
@@ -291,6 +293,7 @@ func (c *client) LVs(ctx context.Context, vg string) (out []lvm.LV, err error) {
 		for _, v := range c.l.groups[vg] {
 			lv := v.lv
 			lv.Tags = slices.Clone(lv.Tags)
+			v.look(&lv)
 			lv.Open = lv.Active && c.l.machine.Openers(lv.DevNo()) > 0
 			out = append(out, lv)
 		}
