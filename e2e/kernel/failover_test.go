@@ -30,10 +30,12 @@ func onFrailSSD(m *machine) v1alpha1.CachePoolSpec {
 }
 
 // frailTable is a table of one target over the SSD.
-func frailTable(m *machine, target string) string {
-	sectors := strings.TrimSpace(m.must("blockdev", "--getsz", ssdOne))
+func frailTable(m *machine, target string) string { return tableOver(m, ssdOne, target) }
+
+func tableOver(m *machine, ssd, target string) string {
+	sectors := strings.TrimSpace(m.must("blockdev", "--getsz", ssd))
 	if strings.Contains(target, "%s") {
-		target = fmt.Sprintf(target, ssdOne)
+		target = fmt.Sprintf(target, ssd)
 	}
 	return "0 " + sectors + " " + target
 }

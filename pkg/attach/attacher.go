@@ -207,7 +207,9 @@ type Deps struct {
 	Journal  *journal.Store[state.Entry]
 	Records  volume.Records
 	Pool     PoolView
-	Locks    Locker
+	// Copies may be nil where there are no mirrors.
+	Copies ssd.Copies
+	Locks  Locker
 	// Owned are the records of the volumes that this node owns.
 	Owned OwnedRecords
 	// Requested are the records that ask to prewarm this node; nil
@@ -339,7 +341,7 @@ func New(c Config, d Deps) *Attacher {
 	devices := stack.New(stack.Config{Heat: heats, DM: d.DM, Blocks: d.Blocks, Meter: d.Meter, Sysfs: c.Sysfs, PollInterval: c.PollInterval})
 	a := &Attacher{
 		Config: c, Deps: d, stack: devices, heats: heats,
-		ssd:    ssd.New(ssd.Config{LVM: d.LVM, Pool: d.Pool, Blocks: d.Blocks, Stack: devices, Sysfs: c.Sysfs, CacheTimeout: c.CacheTimeout, PollInterval: c.PollInterval}),
+		ssd:    ssd.New(ssd.Config{LVM: d.LVM, Pool: d.Pool, Copies: d.Copies, Blocks: d.Blocks, Stack: devices, Sysfs: c.Sysfs, CacheTimeout: c.CacheTimeout, PollInterval: c.PollInterval}),
 		staged: make(chan struct{}, 1), changing: map[volume.ID]*changing{},
 		prewarms: prewarms{m: map[volume.ID]*prewarming{}},
 		keeps:    keeps{m: map[volume.ID]kept{}},

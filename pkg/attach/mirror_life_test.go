@@ -1,6 +1,7 @@
 package attach_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -138,6 +140,58 @@ func TestKillMirrorHad(t *testing.T) {
 				return l
 			}
 			killEachOf(t, begin, power, (*life).haveMirror, nil)
+		})
+	}
+}
+
+// TestMirrorBehind: after a loss of power, a mirrored cache of which only the copy is there that was left
+// behind is neither recovered nor thrown away, also if the plugin is ended at any step; with the other one
+// it is recovered, alone or not.
+func TestMirrorBehind(t *testing.T) {
+	for _, both := range []bool{true, false} {
+		t.Run(fmt.Sprintf("both=%t", both), func(t *testing.T) {
+			l := newLife(t, volume.ModeWriteback)
+			l.a.pair()
+			l.a.mirrors = pool.NewManager(pool.Config{StateDir: t.TempDir()}, l.a.lvmClient(nil), nil, nil)
+			l.ask(func(s *v1alpha1.CachedVolumeSpec) { s.Redundancy = v1alpha1.RedundancyMirror })
+			l.a.start()
+			req := l.publish(l.a.name)
+			stage := func(p *plugin) error { return p.Stage(l.ctx, req) }
+			l.persist(l.a, "stage", stage)
+			l.a.podWrites(1, 1, 2, 3)
+			if all, mirrored := l.a.copies(); all != 2 || mirrored != 2 {
+				t.Fatalf("%d of %d logical volumes have two copies", mirrored, all)
+			}
+			// The other one goes on alone.
+			l.a.powerLoss()
+			l.a.lvm.Lose(ssdPath, true)
+			lvs, err := l.a.lvmClient(nil).LVs(l.ctx, vgName)
+			l.must("logical volumes", err)
+			l.must("activate one copy", l.a.mirrors.Admit(l.ctx, vgName, lvs...))
+			l.a.lvm.Lose(ssdPath, false)
+			l.a.lvm.Lose(otherSSD, true)
+			for n, ended := 1, "?"; ended != ""; n++ {
+				l.a.start()
+				l.a.plugin.killAfter(n)
+				ended, err = l.a.plugin.run(func() error { return l.a.plugin.Repair(l.ctx) })
+				if ended == "" && !errors.Is(err, volume.ErrUnavailable) {
+					t.Errorf("repair: %v, want ErrUnavailable", err)
+				}
+			}
+			l.a.plugin.killAfter(0)
+			if _, err := l.a.plugin.run(func() error { return stage(l.a.plugin) }); !errors.Is(err, volume.ErrFenced) {
+				t.Errorf("stage: %v, want ErrFenced", err)
+			}
+			if e := l.a.entry(); e == nil || !e.MayBeDirty() || l.record().Status.DirtyState == v1alpha1.DirtyStateClean {
+				t.Errorf("the entry is %+v, the record %+v", e, l.record().Status)
+			}
+			if l.differs(l.lun) == nil {
+				t.Error("the storage server has everything: nothing was at risk, or it was flushed")
+			}
+			l.a.lvm.Lose(otherSSD, false)
+			l.a.lvm.Lose(ssdPath, !both)
+			l.repairUntilClean(l.a)
+			l.compare("the storage server", l.lun)
 		})
 	}
 }

@@ -276,10 +276,7 @@ func (a *Attacher) prewarmTarget(ctx context.Context, e *state.Entry) (blockdev.
 			return nil, err
 		}
 	}
-	if err := a.LVM.Activate(ctx, view.VG, layout.DataLV(e.ID)); err != nil {
-		return nil, err
-	}
-	if c, err = a.ssd.Inspect(ctx, view.VG, e.ID); err != nil {
+	if c, err = a.ssd.ActivateData(ctx, view.VG, e.ID); err != nil {
 		return nil, err
 	}
 	if c.Data.Name == "" || !c.Data.Active {

@@ -103,10 +103,7 @@ func (a *Attacher) keepData(ctx context.Context, id volume.ID, tags []string) (l
 	if err := a.LVM.RemoveLVs(ctx, vg, layout.MetaLV(id), layout.HydrationLV(id)); err != nil {
 		return lvm.LV{}, err
 	}
-	if err := a.LVM.Activate(ctx, vg, layout.DataLV(id)); err != nil {
-		return lvm.LV{}, err
-	}
-	c, err := a.ssd.Inspect(ctx, vg, id)
+	c, err := a.ssd.ActivateData(ctx, vg, id)
 	if err != nil {
 		return lvm.LV{}, err
 	}

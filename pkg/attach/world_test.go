@@ -25,6 +25,7 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/attach/integrity"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/backend/backendtest"
@@ -196,6 +197,8 @@ type host struct {
 	// ssds are the node's, and pool what its next process knows of them.
 	ssds []string
 	pool attach.PoolView
+	// mirrors is nil where nothing is mirrored.
+	mirrors ssd.Copies
 	*plugin
 }
 
@@ -329,7 +332,7 @@ func (h *host) start() {
 	config := attach.Config{Node: h.name, Boot: fmt.Sprint("boot-", h.boots), PollInterval: time.Microsecond, Sysfs: h.dir}
 	deps := attach.Deps{
 		DM: h.kernel.Client(g.step), LVM: integrity.New(h.lvmClient(g.step), h.kernel.Client(g.step), blocks), Blocks: blocks,
-		Owned: owned{h}, Transport: initiator{h, g.step}, FS: filesystems{h, g.step}, Journal: entries, Pool: h.pool, Locks: &keylock.Set{},
+		Owned: owned{h}, Transport: initiator{h, g.step}, FS: filesystems{h, g.step}, Journal: entries, Pool: h.pool, Copies: h.mirrors, Locks: &keylock.Set{},
 		Records:      records.New(stepping(h.w.api, g.step), recorder, time.Now),
 		CacheProblem: func(context.Context) string { return "" }, Freezer: freezer{h, g.step},
 	}

@@ -111,7 +111,19 @@ func (v LV) Comparing() bool { return v.SyncAction == SyncRepair || v.SyncAction
 // OneCopy reports whether a mirror works on one copy: the other one is given up, or its device is
 // missing.
 func (v LV) OneCopy() bool {
-	return v.Mirrored() && (v.Health == "refresh needed" || v.Health == "partial")
+	return v.Mirrored() && (v.Health == HealthRefresh || v.Health == HealthPartial)
+}
+
+// Copy is one of the copies of a mirrored logical volume.
+type Copy struct {
+	// LV is the name of the logical volume.
+	LV string
+	// PV is the UUID of the physical volume that the copy is on, and Device its canonical path;
+	// that is empty if the machine does not have it.
+	PV, Device string
+	// Missing: the machine does not have the device. Failed: the kernel has given the copy up; of a
+	// logical volume that is not active, nobody knows.
+	Missing, Failed bool
 }
 
 // CreateSpec describes a new logical volume.
@@ -168,6 +180,9 @@ type Client interface {
 	// OnDevices returns which logical volumes lie on each device of a group (its canonical path);
 	// internal parts count as the volume that they are of. Errors: ErrNotFound, ErrNoDevices.
 	OnDevices(ctx context.Context, vg string) (map[string][]string, error)
+	// Copies returns the copies of all mirrored logical volumes of a group, also those on
+	// devices that are missing. Errors: ErrNotFound, ErrNoDevices.
+	Copies(ctx context.Context, vg string) ([]Copy, error)
 	// CreateLV makes and activates a logical volume. Its content is undefined:
 	// nothing is zeroed. Errors: ErrExists, ErrNoSpace, ErrNotFound.
 	CreateLV(ctx context.Context, spec CreateSpec) error

@@ -1,28 +1,39 @@
 package lvm
 
 import (
-	"errors"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
-// TestRepairCopies: the kernel is asked, by the name that LVM gives a logical volume there.
-func TestRepairCopies(t *testing.T) {
-	run, c, _ := client(t)
-	const message = "dmsetup message vg--1-pvc--a.data 0 repair"
-	repair := func() error { return c.RepairCopies(t.Context(), "vg-1", "pvc-a.data") }
-	run.On(message).Once()
-	if err := repair(); err != nil {
-		t.Error(err)
+// TestCopies: each copy of a mirror is named with its physical volume, also one that is missing; rows
+// as of LVM 2.03.31.
+func TestCopies(t *testing.T) {
+	run, c, links := client(t)
+	row := func(pv, uuid, missing, vg, lv, of, health string) string {
+		return `{"pv_name":"` + pv + `", "pv_uuid":"` + uuid + `", "pv_missing":"` + missing + `", "vg_name":"` + vg + `", "lv_name":"` + lv +
+			`", "lv_parent":"` + of + `", "lv_health_status":"` + health + `"}`
 	}
-	const said = "device-mapper: message ioctl on vg--1-pvc--a.data  failed: "
-	for why, want := range map[string]error{"No such device or address": ErrNotFound, "Device or resource busy": ErrBusy} {
-		run.On(message).Fail(1, said+why+"\nCommand failed.\n").Once()
-		if err := repair(); !errors.Is(err, want) {
-			t.Errorf("%s: %v, want %v", why, err, want)
-		}
+	a, b, vg := links+"/dev/a", links+"/dev/b", "nearflash-0123456789"
+	run.On("pvs").Return(`{"report": [{"pv": [` +
+		row(a, "A", "", vg, "[v.data_rmeta_0]", "v.data", "refresh needed") + "," +
+		row(a, "A", "", vg, "[v.data_rimage_0]", "v.data", "refresh needed") + "," +
+		row(a, "A", "", vg, "[v.data_rimage_0]", "v.data", "refresh needed") + "," +
+		row(a, "A", "", vg, "s.data", "", "partial") + "," +
+		row(a, "A", "", vg, "", "", "") + "," +
+		row(b, "B", "", vg, "[v.data_rimage_1]", "v.data", "") + "," +
+		row(b, "B", "", vg, "[m.meta_rimage_0]", "m.meta", "") + "," +
+		row("[unknown]", "C", "missing", vg, "[m.meta_rimage_1]", "m.meta", "partial") + "," +
+		row(b, "D", "", "other", "[x_rimage_0]", "x", "") + `]}]}`)
+	got, err := c.Copies(t.Context(), vg)
+	if err != nil {
+		t.Fatal(err)
 	}
-	run.On(message).Fail(1, said+"Invalid argument\nCommand failed.\n").Once()
-	if err := repair(); err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, ErrBusy) {
-		t.Errorf("not a mirror: %v", err)
+	want := []Copy{
+		{LV: "m.meta", PV: "B", Device: "/dev/b"}, {LV: "m.meta", PV: "C", Missing: true},
+		{LV: "v.data", PV: "A", Device: "/dev/a", Failed: true}, {LV: "v.data", PV: "B", Device: "/dev/b"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("copies (-want +got):\n%s", diff)
 	}
 }

@@ -128,11 +128,13 @@ type Manager struct {
 	spec atomic.Pointer[v1alpha1.CachePoolSpec]
 	// health is used by one reconciliation at a time.
 	health health
+	// behindLock is held by whoever looks at the copies of mirrors, until that is noted.
+	behindLock chan struct{}
 }
 
 // NewManager returns a Manager whose pool is not ready until Reconcile ran.
 func NewManager(c Config, l lvm.Client, api client.Client, retainedCache RetainedCacheBytes) *Manager {
-	m := &Manager{Config: c, lvm: l, api: api, retainedCache: retainedCache}
+	m := &Manager{Config: c, lvm: l, api: api, retainedCache: retainedCache, behindLock: make(chan struct{}, 1)}
 	m.view.Store(&View{Problem: "the pool has not been examined yet"})
 	return m
 }

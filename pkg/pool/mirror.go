@@ -39,11 +39,10 @@ func (v View) of(mirror bool) View {
 // degraded. An answer that cannot be had counts as one. whole is true if the pool is a mirror, and not
 // single volumes of it.
 func (m *Manager) mirror(ctx context.Context, vg string, missingPVs int, whole bool) (degraded string) {
-	lvs, err := m.lvm.LVs(ctx, vg)
+	stale, degraded, err := m.look(ctx, vg, missingPVs, whole)
 	if err != nil {
 		return fmt.Sprintf("the state of the mirror is not known: %v", err)
 	}
-	stale, degraded := judgeMirror(lvs, missingPVs, whole)
 	if len(stale) == 0 {
 		return degraded
 	}
@@ -54,6 +53,25 @@ func (m *Manager) mirror(ctx context.Context, vg string, missingPVs int, whole b
 	return degraded
 }
 
+// look notes which copies are behind before anybody acts on what it returns (states.md, A copy that is
+// behind). Without the note the volumes had better be flushed all the same.
+func (m *Manager) look(ctx context.Context, vg string, missingPVs int, whole bool) (stale []string, degraded string, err error) {
+	unlock, err := m.lockBehind(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	defer unlock()
+	lvs, err := m.lvm.LVs(ctx, vg)
+	if err != nil {
+		return nil, "", err
+	}
+	stale, degraded = judgeMirror(lvs, missingPVs, whole)
+	if err := m.noteBehind(ctx, vg, lvs, missingPVs, degraded != ""); err != nil {
+		klog.FromContext(ctx).Error(err, "After a restart nobody may know which copies of mirrors are behind", "volumeGroup", vg)
+	}
+	return stale, degraded, nil
+}
+
 // judgeMirror tells what is missing of a mirror, and which logical volumes have a
 // copy that may be taken in again: all devices are there.
 func judgeMirror(lvs []lvm.LV, missingPVs int, whole bool) (stale []string, degraded string) {
@@ -62,10 +80,10 @@ func judgeMirror(lvs []lvm.LV, missingPVs int, whole bool) (stale []string, degr
 		whole = whole || lv.Mirrored()
 		switch {
 		case !lv.Mirrored():
-		case lv.Health == healthRefresh && missingPVs == 0:
+		case lv.Health == lvm.HealthRefresh && missingPVs == 0:
 			stale = append(stale, lv.Name)
 			behind++
-		case lv.Health == healthRefresh, lv.Health == healthPartial, lv.SyncPercent >= 0 && lv.SyncPercent < 100 && !lv.Comparing():
+		case lv.Health == lvm.HealthRefresh, lv.Health == lvm.HealthPartial, lv.SyncPercent >= 0 && lv.SyncPercent < 100 && !lv.Comparing():
 			behind++
 		}
 	}
@@ -79,9 +97,3 @@ func judgeMirror(lvs []lvm.LV, missingPVs int, whole bool) (stale []string, degr
 	}
 	return nil, ""
 }
-
-// LVM's words for a mirror that has lost a copy: its device is there, or is not.
-const (
-	healthRefresh = "refresh needed"
-	healthPartial = "partial"
-)

@@ -14,7 +14,7 @@ func TestJudgeMirror(t *testing.T) {
 	}
 	compared := raid("", 37.5)
 	compared.SyncAction = lvm.SyncRepair
-	striped := lvm.LV{SegType: "striped", Health: healthPartial, SyncPercent: -1}
+	striped := lvm.LV{SegType: "striped", Health: lvm.HealthPartial, SyncPercent: -1}
 	cases := map[string]struct {
 		lvs       []lvm.LV
 		missing   int
@@ -27,16 +27,16 @@ func TestJudgeMirror(t *testing.T) {
 		"not active":                {[]lvm.LV{raid("", -1)}, 0, true, nil, false},
 		"not a mirror":              {[]lvm.LV{striped}, 0, true, nil, false},
 		"a difference nobody reads": {[]lvm.LV{raid("mismatches exist", 100)}, 0, true, nil, false},
-		"a device is missing":       {[]lvm.LV{raid(healthPartial, 100)}, 1, true, nil, true},
+		"a device is missing":       {[]lvm.LV{raid(lvm.HealthPartial, 100)}, 1, true, nil, true},
 		"missing, nothing on it":    {nil, 1, true, nil, true},
-		"missing, one given up":     {[]lvm.LV{raid(healthRefresh, 100)}, 1, true, nil, true},
-		"it is back":                {[]lvm.LV{raid(healthRefresh, 100)}, 0, true, []string{"v.data"}, true},
+		"missing, one given up":     {[]lvm.LV{raid(lvm.HealthRefresh, 100)}, 1, true, nil, true},
+		"it is back":                {[]lvm.LV{raid(lvm.HealthRefresh, 100)}, 0, true, []string{"v.data"}, true},
 		"being copied":              {[]lvm.LV{raid("", 37.5)}, 0, true, nil, true},
 		"being compared":            {[]lvm.LV{compared}, 0, true, nil, false},
 		"no mirror at all, missing": {[]lvm.LV{striped}, 1, false, nil, false},
 		"one beside stripes":        {[]lvm.LV{striped, raid("", 100)}, 0, false, nil, false},
-		"one beside, missing":       {[]lvm.LV{raid(healthPartial, 100), striped}, 1, false, nil, true},
-		"one beside, back":          {[]lvm.LV{striped, raid(healthRefresh, 100)}, 0, false, []string{"v.data"}, true},
+		"one beside, missing":       {[]lvm.LV{raid(lvm.HealthPartial, 100), striped}, 1, false, nil, true},
+		"one beside, back":          {[]lvm.LV{striped, raid(lvm.HealthRefresh, 100)}, 0, false, []string{"v.data"}, true},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

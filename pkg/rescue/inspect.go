@@ -15,6 +15,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
+	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -50,6 +51,8 @@ const (
 	StateHydrating State = "hydrating"
 	// StateIncomplete: parts of it are missing or not of one cache.
 	StateIncomplete State = "incomplete"
+	// StateOneCopy: an SSD of a mirror is missing, which may have newer writes.
+	StateOneCopy State = "one copy"
 	// StateUnreadable: the map cannot be read.
 	StateUnreadable State = "unreadable"
 )
@@ -99,6 +102,8 @@ func (r *Rescuer) inspect(ctx context.Context, f layout.Cache) Cache {
 		return c.is(StateIncomplete, "logical volumes of data or map are missing, or not of one cache")
 	case f.Mode != volume.ModeWriteback:
 		return c.is(StateWritethrough, "the origin has every write")
+	case oneCopy(f) && !r.OneCopy:
+		return c.is(StateOneCopy, "an SSD of its mirror is missing, and may have newer writes: give all SSDs, or --one-copy if it is lost for good and this one did not fail before it")
 	case f.Hydrating():
 		return c.is(StateHydrating, "it was still being filled from elsewhere: only its own node, or one with its journal, can activate it")
 	}
@@ -108,6 +113,11 @@ func (r *Rescuer) inspect(ctx context.Context, f layout.Cache) Cache {
 func (c Cache) is(s State, format string, args ...any) Cache {
 	c.State, c.Detail = s, fmt.Sprintf(format, args...)
 	return c
+}
+
+// oneCopy reports whether a mirror lacks a device. To activate it would write to the copy that is there.
+func oneCopy(f layout.Cache) bool {
+	return slices.ContainsFunc(f.LVs(), func(lv lvm.LV) bool { return lv.Mirrored() && lv.Health == lvm.HealthPartial })
 }
 
 // active reports whether somebody uses the cache.

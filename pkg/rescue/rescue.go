@@ -55,6 +55,8 @@ type Rescuer struct {
 	Records Records
 	// LUNs speaks to the origin about its reservation; nil if that is not asked for.
 	LUNs attach.Reserver
+	// OneCopy admits mirrors of which an SSD is missing.
+	OneCopy bool
 	// Dir is where maps are put while they are read.
 	Dir string
 	Now func() time.Time

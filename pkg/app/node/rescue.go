@@ -48,6 +48,7 @@ type Rescue struct {
 	chapFile         string
 	generation       int64
 	grown, dryRun    bool
+	oneCopy          bool
 	kubeconfig, temp string
 }
 
@@ -63,6 +64,7 @@ func (c *Rescue) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.chapFile, "chap-file", "", "`file` with the CHAP user in its first line and the password in its second")
 	fs.Int64Var(&c.generation, "generation", 0, "refuse a cache of another `generation`; 0 takes any")
 	fs.BoolVar(&c.grown, "origin-grew", false, "the volume was expanded since the SSD noted its size")
+	fs.BoolVar(&c.oneCopy, "one-copy", false, "take a mirror of which an SSD is missing: that one is lost for good, and has no newer writes than the other")
 	fs.BoolVar(&c.dryRun, "dry-run", false, "examine everything, write nothing")
 	fs.StringVar(&c.kubeconfig, "kubeconfig", "", "`file` with the way to the cluster: the rescue is refused if the volume has moved on, and its record says afterwards that it is clean")
 	fs.StringVar(&c.temp, "temp-dir", os.TempDir(), "`directory` for maps while they are read, on a filesystem with direct I/O")
@@ -114,7 +116,7 @@ func (c *Rescue) Run(ctx context.Context) error {
 	}
 	run := hostexec.New()
 	dm := devmapper.New(run)
-	r := &rescue.Rescuer{DM: dm, LVM: integrity.NewApart(lvm.New(run, links), dm, blockdev.Host{}), Tools: cachetools.Tools{Run: run}, LUNs: &reservation.Disks{}, Dir: c.temp, Now: time.Now}
+	r := &rescue.Rescuer{DM: dm, LVM: integrity.NewApart(lvm.New(run, links), dm, blockdev.Host{}), Tools: cachetools.Tools{Run: run}, LUNs: &reservation.Disks{}, OneCopy: c.oneCopy, Dir: c.temp, Now: time.Now}
 	if err := c.findPool(ctx, r); err != nil {
 		return err
 	}

@@ -251,7 +251,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config, h host) (*p
 	}
 	p.attacher = attach.New(attach.Config{Node: cfg.NodeName, Boot: h.boot, Sysfs: h.sysfs, Warm: warm, Scrub: attach.ScrubConfig{Period: cfg.ScrubPeriod, Rate: cfg.ScrubRate}}, attach.Deps{
 		DM: h.dm, LVM: h.lvm, Blocks: h.blocks, Transport: p.transports(), IOErrors: h.ioErrors, FS: h.fs, Reserver: h.reserver,
-		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Requested: requested, Meter: p.sampler,
+		Journal: entries, Records: volumes, Pool: p.pool, Copies: p.pool, Locks: p.locks, Owned: owned, Requested: requested, Meter: p.sampler,
 		Moves: destination, HotSets: records.NewHotSets(api),
 		Exporter: h.exporter, Stream: puller, Freezer: h.freezer, Judge: h.judge, Tools: h.maps, ReadInUse: h.readInUse, MoveEnded: p.moveCounts.Ended,
 		FailedOver:       func() { p.failovers.Add(1) },

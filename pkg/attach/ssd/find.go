@@ -19,7 +19,7 @@ import (
 type Facts struct {
 	// Whole is true when both logical volumes exist; Partial when one does.
 	Whole, Partial bool
-	// Inactive is true of logical volumes that could not be activated: their tags are known, and nothing else.
+	// Inactive is true of logical volumes that could not be activated, or must not be: their tags are known, and nothing else.
 	Inactive bool
 	// Fence and Mode come from the tags written when the volumes were made.
 	Fence volume.Fence
@@ -89,13 +89,13 @@ func (g *Group) Find(ctx context.Context, id volume.ID) (Cache, error) {
 		// It is used where it is, then, and leaves later.
 		klog.FromContext(ctx).Error(err, "Whether a cache has to leave its devices is not known", "volume", id)
 	}
-	if c.Facts.Whole && !c.Active() {
-		active, err := g.Activate(ctx, view.VG, id, c.Names()...)
+	if c.Facts.Whole {
+		used, err := g.use(ctx, view.VG, id, c)
 		if err != nil {
 			c.Facts.Inactive = true
 			return c, err
 		}
-		c = active
+		c = used
 	}
 	if c.Facts.Leaving = leaving[id]; !c.Facts.Whole {
 		return c, nil
@@ -113,6 +113,45 @@ func (g *Group) Find(ctx context.Context, id volume.ID) (Cache, error) {
 		c.Facts.SuperblockClean = sb.CleanShutdown && !sb.NeedsCheck
 	}
 	return c, nil
+}
+
+// use activates a cache that is not active. By copies that are behind it is not read, and one that the
+// kernel has activated by them alone, whatever LVM saw before, counts as one that is not active
+// (states.md, A copy that is behind).
+func (g *Group) use(ctx context.Context, vg string, id volume.ID, c Cache) (Cache, error) {
+	if err := g.admit(ctx, vg, id, c.LVs()); err != nil || c.Active() {
+		return c, err
+	}
+	active, err := g.Activate(ctx, vg, id, c.Names()...)
+	if err != nil {
+		return c, err
+	}
+	return active, g.admit(ctx, vg, id, active.LVs())
+}
+
+func (g *Group) admit(ctx context.Context, vg string, id volume.ID, lvs []lvm.LV) error {
+	if g.Copies == nil {
+		return nil
+	}
+	if err := g.Copies.Admit(ctx, vg, lvs...); err != nil {
+		return fmt.Errorf("cache of volume %s: %w", id, err)
+	}
+	return nil
+}
+
+// ActivateData activates the logical volume of a cache's data, if there is one, and returns the cache.
+func (g *Group) ActivateData(ctx context.Context, vg string, id volume.ID) (Cache, error) {
+	c, err := g.Inspect(ctx, vg, id)
+	if err != nil {
+		return Cache{}, err
+	}
+	if err := g.admit(ctx, vg, id, []lvm.LV{c.Data}); err != nil {
+		return Cache{}, err
+	}
+	if err := g.LVM.Activate(ctx, vg, layout.DataLV(id)); err != nil {
+		return Cache{}, err
+	}
+	return g.Inspect(ctx, vg, id)
 }
 
 // Activate activates logical volumes of a cache, and returns it.

@@ -18,6 +18,14 @@ type PoolView interface {
 	View() pool.View
 }
 
+// Copies knows which copies of mirrored logical volumes are behind.
+type Copies interface {
+	// Admit has to be asked before logical volumes are activated, and before those are believed
+	// that are active. It notes what is left behind by an activation. Errors: ErrUnavailable if
+	// the only copies that are there are behind.
+	Admit(ctx context.Context, vg string, lvs ...lvm.LV) error
+}
+
 // Blocks is what a Group does to block devices themselves.
 type Blocks interface {
 	// Open opens a block device with flags of open(2).
@@ -28,8 +36,10 @@ type Blocks interface {
 
 // Config is what a Group works with.
 type Config struct {
-	LVM    lvm.Client
-	Pool   PoolView
+	LVM  lvm.Client
+	Pool PoolView
+	// Copies may be nil where there are no mirrors.
+	Copies Copies
 	Blocks Blocks
 	Stack  *stack.Stack
 	// Sysfs is where the kernel shows its devices.

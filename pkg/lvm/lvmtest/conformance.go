@@ -173,6 +173,7 @@ func (c suite) leave() {
 	if !slices.Equal(on[one], []string{"one", "three", "two"}) || !slices.Equal(on[two], []string{"three", "two"}) || len(on) != 2 {
 		c.Errorf("on devices: %v", on)
 	}
+	c.copiesOn(one, two)
 	_, err = c.Client.OnDevices(ctx, "none")
 	c.Want("devices of no group", err, lvm.ErrNotFound)
 	c.Want("take a device out that is in use", c.Client.ReduceVG(ctx, group, two), lvm.ErrBusy)
@@ -190,6 +191,26 @@ func (c suite) leave() {
 	c.out(one)
 	c.out(two)
 	c.Must("make it anew", c.Client.CreateVG(ctx, group, c.Devices))
+}
+
+// copiesOn holds that a mirror has one copy on each device, and nothing else has any.
+func (c suite) copiesOn(one, two string) {
+	c.Helper()
+	ctx := c.Context()
+	copies, err := c.Client.Copies(ctx, group)
+	c.Must("copies", err)
+	pvs, err := c.Client.PVs(ctx, []string{one, two})
+	c.Must("physical volumes", err)
+	for _, pv := range pvs {
+		if !slices.Contains(copies, lvm.Copy{LV: "three", PV: pv.UUID, Device: pv.Device}) {
+			c.Errorf("no copy on %+v among %+v", pv, copies)
+		}
+	}
+	if len(copies) != 2 {
+		c.Errorf("copies: %+v", copies)
+	}
+	_, err = c.Client.Copies(ctx, "none")
+	c.Want("copies in no group", err, lvm.ErrNotFound)
 }
 
 // out makes a device blank that is of no group any more.

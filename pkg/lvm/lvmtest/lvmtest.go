@@ -41,6 +41,8 @@ type pv struct {
 	uuid, vg string
 	size     int64
 	taken    int64
+	// lost is true while the machine does not have the device.
+	lost bool
 }
 
 type volume struct {
@@ -198,7 +200,7 @@ func (l *LVM) newUUID(kind string) string {
 func (c *client) PVs(ctx context.Context, devices []string) (out []lvm.PV, err error) {
 	err = c.query(ctx, "pvs", func() error {
 		for _, device := range devices {
-			if p := c.l.pvs[device]; p != nil {
+			if p := c.l.pvs[device]; p != nil && !p.lost {
 				out = append(out, lvm.PV{Device: device, UUID: p.uuid, VG: p.vg, SizeBytes: p.size, FreeBytes: p.size - p.taken})
 			}
 		}
@@ -277,6 +279,9 @@ func (c *client) VG(ctx context.Context, name string) (g lvm.VG, err error) {
 		g = lvm.VG{Name: name, UUID: "vg-" + name, ExtentBytes: extentBytes, PVCount: len(devices), LVCount: len(c.l.groups[name])}
 		for _, device := range devices {
 			p := c.l.pvs[device]
+			if p.lost {
+				g.MissingPVs++
+			}
 			g.SizeBytes, g.FreeBytes = g.SizeBytes+p.size, g.FreeBytes+p.size-p.taken
 		}
 		return nil
@@ -294,6 +299,9 @@ func (c *client) LVs(ctx context.Context, vg string) (out []lvm.LV, err error) {
 			lv := v.lv
 			lv.Tags = slices.Clone(lv.Tags)
 			v.look(&lv)
+			if c.l.lost(v) {
+				lv.Health = "partial"
+			}
 			lv.Open = lv.Active && c.l.machine.Openers(lv.DevNo()) > 0
 			out = append(out, lv)
 		}
