@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"strings"
+	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -288,3 +290,15 @@ func (filesystems) Grow(context.Context, string, string) error { return nil }
 
 // Stats implements attach.Filesystem.
 func (filesystems) Stats(context.Context, string) (volume.Stats, error) { return volume.Stats{}, nil }
+
+// tempDir is in memory where the system has such a folder: a journal on a disk takes most
+// of a life's time.
+func tempDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "attach")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}

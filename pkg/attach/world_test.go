@@ -241,18 +241,6 @@ func (h *host) pair() {
 	h.start()
 }
 
-// tempDir is in memory where the system has such a folder: a journal on a disk takes most
-// of a life's time.
-func tempDir(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "attach")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
 // powerLoss leaves what is on disks.
 func (h *host) powerLoss() {
 	h.gate.end()
