@@ -191,6 +191,10 @@ func (m *Manager) noteBehind(ctx context.Context, vg string, lvs []lvm.LV, missi
 
 // Admit implements ssd.Copies.
 func (m *Manager) Admit(ctx context.Context, vg string, lvs ...lvm.LV) error {
+	lvs = slices.DeleteFunc(slices.Clone(lvs), func(lv lvm.LV) bool { return !lv.Mirrored() })
+	if len(lvs) == 0 {
+		return nil // whatever is wrong with the notes
+	}
 	unlock, err := m.lockBehind(ctx)
 	if err != nil {
 		return err
@@ -200,9 +204,7 @@ func (m *Manager) Admit(ctx context.Context, vg string, lvs ...lvm.LV) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
 	}
-	lvs = slices.DeleteFunc(slices.Clone(lvs), func(lv lvm.LV) bool {
-		return !lv.Mirrored() || lv.Active && len(before[lv.UUID]) == 0
-	})
+	lvs = slices.DeleteFunc(lvs, func(lv lvm.LV) bool { return lv.Active && len(before[lv.UUID]) == 0 })
 	if len(lvs) == 0 {
 		return nil
 	}

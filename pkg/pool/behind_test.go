@@ -200,4 +200,7 @@ func TestBehindOutlivesPlugin(t *testing.T) {
 	if err := admits(copiesOn(here, here)); !errors.Is(err, volume.ErrUnavailable) {
 		t.Errorf("with a note that cannot be read: %v", err)
 	}
+	if err := plugin().Admit(t.Context(), "vg", lvm.LV{Name: "s.data", SegType: "striped"}); err != nil {
+		t.Errorf("what is no mirror, with such a note: %v", err)
+	}
 }
