@@ -17,20 +17,8 @@ import (
 var _ = Describe("A device of a pool", Label("pool", "lab", "slow"), Serial, func() {
 	It("leaves the pool while pods write through their caches, and comes back", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		Expect(awaitEmptyPool(ctx, nodeA)).To(Succeed())
+		first, second, alone := secondDevice(ctx, nodeA)
 		pool, err := poolOf(ctx, nodeA)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(pool.Status.Devices).To(HaveLen(1))
-		first, alone := pool.Status.Devices[0].Path, pool.Status.Capacity.Value()
-		second := spareDevice(ctx, nodeA)
-
-		By("putting a second device in")
-		DeferCleanup(func(ctx SpecContext) {
-			Expect(evacuate(ctx, nodeA, []string{first}, second)).To(Succeed())
-			Expect(resetPool(ctx, nodeA)).To(Succeed())
-		}, NodeTimeout(3*late))
-		Expect(evacuate(ctx, nodeA, []string{first, second})).To(Succeed())
-		pool, err = poolOf(ctx, nodeA)
 		Expect(err).NotTo(HaveOccurred())
 		both := pool.Status.Capacity.Value()
 		Expect(both).To(BeNumerically(">", alone))
@@ -80,6 +68,31 @@ var _ = Describe("A device of a pool", Label("pool", "lab", "slow"), Serial, fun
 		}
 	}, NodeTimeout(2*specLimit))
 })
+
+// secondDevice puts a spare device into a node's pool of one, which is empty, as long as the spec lasts. It
+// returns both, and the capacity of the first one alone in bytes.
+func secondDevice(ctx context.Context, node string) (first, second string, alone int64) {
+	GinkgoHelper()
+	Expect(awaitEmptyPool(ctx, node)).To(Succeed())
+	pool, err := poolOf(ctx, node)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(pool.Status.Devices).To(HaveLen(1))
+	first, second = pool.Status.Devices[0].Path, spareDevice(ctx, node)
+	By("putting a second device in")
+	DeferCleanup(func(ctx SpecContext) {
+		Expect(evacuate(ctx, node, []string{first}, second)).To(Succeed())
+		Expect(resetPool(ctx, node)).To(Succeed())
+		Expect(cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+			pool, err := poolOf(ctx, node)
+			if err == nil && len(pool.Status.Devices) != 1 {
+				return fmt.Sprintf("CachePool %s has other devices than before: %+v", node, pool.Status.Devices), nil
+			}
+			return "", err
+		})).To(Succeed())
+	}, NodeTimeout(3*late))
+	Expect(evacuate(ctx, node, []string{first, second})).To(Succeed())
+	return first, second, pool.Status.Capacity.Value()
+}
 
 // spareDevice is a blank device of a node that no pool wants, as long as the spec lasts.
 func spareDevice(ctx context.Context, node string) string {

@@ -16,15 +16,7 @@ import (
 var _ = Describe("A volume whose class asks for a mirror", Label("pool", "lab", "slow"), Serial, func() {
 	It("goes to the node that has two SSDs for it, and has no cache elsewhere", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		Expect(awaitEmptyPool(ctx, nodeA)).To(Succeed())
-		pool, err := poolOf(ctx, nodeA)
-		Expect(err).NotTo(HaveOccurred())
-		first, second := pool.Status.Devices[0].Path, spareDevice(ctx, nodeA)
-		DeferCleanup(func(ctx SpecContext) {
-			Expect(evacuate(ctx, nodeA, []string{first}, second)).To(Succeed())
-			Expect(resetPool(ctx, nodeA)).To(Succeed())
-		}, NodeTimeout(3*late))
-		Expect(evacuate(ctx, nodeA, []string{first, second})).To(Succeed())
+		first, second, _ := secondDevice(ctx, nodeA)
 
 		By("letting the scheduler choose")
 		v, err := s.volume(ctx, volumeSpec{
