@@ -16,15 +16,41 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
+// writtenBack is a life whose pod has written to its writeback cache.
+func writtenBack(t *testing.T) *life {
+	t.Helper()
+	l := newLife(t, volume.ModeWriteback)
+	l.req = l.publish(l.a.name)
+	l.must("stage", l.a.Stage(l.ctx, l.req))
+	l.a.podWrites(1, 0, 1, 2, 3)
+	return l
+}
+
+// journalLostAfterWrites has the pod write on, and the node lose its power and its journal. The volume comes
+// back with what the pod wrote last, and leaves.
+func (l *life) journalLostAfterWrites() {
+	l.t.Helper()
+	l.a.podWrites(2, 1, 2, 3, 4)
+	l.a.powerLoss()
+	l.a.forgetJournal()
+	l.a.start()
+	l.persist(l.a, "stage", func(p *plugin) error { return p.Stage(l.ctx, l.req) })
+	l.a.podReads()
+	l.leave(l.a)
+	l.forget()
+}
+
+// writesThrough asks for writethrough mode.
+func writesThrough(s *v1alpha1.CachedVolumeSpec) {
+	s.CacheMode, s.AcceptDirtyLoss = v1alpha1.CacheModeWritethrough, ""
+}
+
 // journalLost has a plugin be killed at every step of taking a cache from below a pod, which writes on. Then the
 // node loses its power, and its journal: the cache is never written to the origin.
 func journalLost(t *testing.T, begin func(*life), take func(*life, *plugin) error) {
 	t.Helper()
 	for n := 1; ; n++ {
-		l := newLife(t, volume.ModeWriteback)
-		l.req = l.publish(l.a.name)
-		l.must("stage", l.a.Stage(l.ctx, l.req))
-		l.a.podWrites(1, 0, 1, 2, 3)
+		l := writtenBack(t)
 		begin(l)
 		l.a.killAfter(n)
 		p := l.a.plugin
@@ -33,14 +59,7 @@ func journalLost(t *testing.T, begin func(*life), take func(*life, *plugin) erro
 		if ended == "" {
 			l.must("taken", err)
 		}
-		l.a.podWrites(2, 1, 2, 3, 4)
-		l.a.powerLoss()
-		l.a.forgetJournal()
-		l.a.start()
-		l.persist(l.a, "stage", func(p *plugin) error { return p.Stage(l.ctx, l.req) })
-		l.a.podReads()
-		l.leave(l.a)
-		l.forget()
+		l.journalLostAfterWrites()
 		if ended == "" {
 			t.Logf("ended at %d steps", n-1)
 			return
@@ -57,9 +76,7 @@ func TestUncachedJournalLost(t *testing.T) {
 // TestFailedOverJournalLost: a cache that had been in writeback mode, and fails.
 func TestFailedOverJournalLost(t *testing.T) {
 	journalLost(t, func(l *life) {
-		l.ask(func(s *v1alpha1.CachedVolumeSpec) {
-			s.CacheMode, s.AcceptDirtyLoss = v1alpha1.CacheModeWritethrough, ""
-		})
+		l.ask(writesThrough)
 		l.must("change", l.apply(l.a.plugin))
 		l.a.CacheFaults().Devices = &failedLevel{Client: l.a.DM, name: layout.Device(volumeID, layout.Top)}
 	}, func(l *life, p *plugin) error { return p.CacheFaults().Pass(l.ctx) })
@@ -77,22 +94,16 @@ func (h *host) modeTags() (out []volume.CacheMode) {
 	return out
 }
 
-// TestTagsOfLiveCache: below a pod whose volume leaves writeback mode and comes back, the tags follow. An SSD that loses its power would else have
-// what it lost written over the origin, should the journal be lost.
+// TestTagsOfLiveCache: below a pod whose volume leaves writeback mode and comes back, the tags follow. A cache
+// on an SSD that loses its power would else be written over newer data, should the journal be lost.
 func TestTagsOfLiveCache(t *testing.T) {
-	through := func(s *v1alpha1.CachedVolumeSpec) {
-		s.CacheMode, s.AcceptDirtyLoss = v1alpha1.CacheModeWritethrough, ""
-	}
 	back := func(s *v1alpha1.CachedVolumeSpec) {
 		s.CacheMode, s.AcceptDirtyLoss = v1alpha1.CacheModeWriteback, v1alpha1.DirtyLossNodeLoss
 	}
 	for _, refused := range []bool{false, true} {
 		t.Run(fmt.Sprintf("refused=%t", refused), func(t *testing.T) {
-			l := newLife(t, volume.ModeWriteback)
-			l.req = l.publish(l.a.name)
-			l.must("stage", l.a.Stage(l.ctx, l.req))
-			l.a.podWrites(1, 0, 1, 2, 3)
-			l.ask(through)
+			l := writtenBack(t)
+			l.ask(writesThrough)
 			p, own := l.a.plugin, l.a.Attacher
 			if refused {
 				d := p.Deps
@@ -117,14 +128,7 @@ func TestTagsOfLiveCache(t *testing.T) {
 			if modes := l.a.modeTags(); len(modes) != 2 || modes[0] != volume.ModeWriteback || modes[1] != volume.ModeWriteback {
 				t.Errorf("in writeback mode: %v", modes)
 			}
-			l.a.podWrites(2, 1, 2, 3, 4)
-			l.a.powerLoss()
-			l.a.forgetJournal()
-			l.a.start()
-			l.persist(l.a, "stage", func(p *plugin) error { return p.Stage(l.ctx, l.req) })
-			l.a.podReads()
-			l.leave(l.a)
-			l.forget()
+			l.journalLostAfterWrites()
 		})
 	}
 }
@@ -143,10 +147,7 @@ func (r tagsRefused) ChangeTags(ctx context.Context, vg string, add, remove []st
 // is in use, and keeps the cache. The volume goes on without, then node and journal are lost: the cache, which
 // is older than what the pod wrote past it, is not written over that.
 func TestFallBackJournalLost(t *testing.T) {
-	l := newLife(t, volume.ModeWriteback)
-	l.req = l.publish(l.a.name)
-	l.must("stage", l.a.Stage(l.ctx, l.req))
-	l.a.podWrites(1, 0, 1, 2, 3)
+	l := writtenBack(t)
 	l.leave(l.a)
 	l.req = l.publish(l.a.name)
 	p := l.a.plugin
@@ -157,14 +158,7 @@ func TestFallBackJournalLost(t *testing.T) {
 	if e := l.a.entry(); e.Cached() || len(l.a.modeTags()) != 2 {
 		t.Fatalf("there is a cache, or none is left: %+v, %v", e, l.a.modeTags())
 	}
-	l.a.podWrites(2, 1, 2, 3, 4)
-	l.a.powerLoss()
-	l.a.forgetJournal()
-	l.a.start()
-	l.persist(l.a, "stage", func(p *plugin) error { return p.Stage(l.ctx, l.req) })
-	l.a.podReads()
-	l.leave(l.a)
-	l.forget()
+	l.journalLostAfterWrites()
 }
 
 // cacheRefused makes no cache of data and map that are there.

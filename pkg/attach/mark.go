@@ -24,11 +24,16 @@ func (a *Attacher) takeBackMark(ctx context.Context, e *state.Entry) error {
 	if err := a.countUp(ctx, e); err != nil {
 		return err
 	}
+	a.tagCounted(ctx, e)
+	return a.markClean(ctx, e)
+}
+
+// tagCounted brings the count of what is clean to the SSD. That is not needed for it; it is not used again
+// without.
+func (a *Attacher) tagCounted(ctx context.Context, e *state.Entry) {
 	if err := a.ssd.TagCounted(ctx, e); err != nil {
-		// The SSD is not needed for what is clean; it is not used again without.
 		klog.FromContext(ctx).Error(err, "Count of the volume is not on its SSD", "volume", e.ID)
 	}
-	return a.markClean(ctx, e)
 }
 
 // markClean is the end of takeBackMark: what this node's disks were before is of the past

@@ -216,9 +216,7 @@ func (a *Attacher) unmark(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	if !a.ssd.Degraded() {
-		if err := a.ssd.TagCounted(ctx, e); err != nil {
-			klog.FromContext(ctx).Error(err, "Count of the volume is not on its SSD", "volume", e.ID)
-		}
+		a.tagCounted(ctx, e)
 	}
 	// The record before the tags: if it said PossiblyDirty, and they do not, a lost journal would have the
 	// volume refused. The journal says Marked until both are done, so that this is repeated.

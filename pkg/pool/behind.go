@@ -2,12 +2,8 @@ package pool
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -15,7 +11,6 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/nearflash/nearflash/pkg/durable"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -117,32 +112,14 @@ func (m *Manager) behindFile() string { return filepath.Join(m.StateDir, "mirror
 
 func (m *Manager) behind() (behindNotes, error) {
 	notes := behindNotes{}
-	b, err := os.ReadFile(m.behindFile())
-	if errors.Is(err, fs.ErrNotExist) {
-		return notes, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(b, &notes)
-	}
-	if err != nil {
+	if err := readNotes(m.behindFile(), &notes); err != nil {
 		return nil, fmt.Errorf("which copies of mirrors are behind, by %s: %w", m.behindFile(), err)
 	}
 	return notes, nil
 }
 
 func (m *Manager) writeBehind(notes behindNotes) error {
-	path := m.behindFile()
-	b, err := json.Marshal(notes)
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(path), 0o700)
-	}
-	if err == nil {
-		err = durable.Sweep(filepath.Dir(path))
-	}
-	if err == nil {
-		err = durable.WriteFile(path, b)
-	}
-	if err != nil {
+	if err := writeNotes(m.behindFile(), notes); err != nil {
 		return fmt.Errorf("note which copies of mirrors are behind: %w", err)
 	}
 	return nil

@@ -2,11 +2,7 @@ package pool
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,7 +12,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
-	"github.com/nearflash/nearflash/pkg/durable"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -107,18 +102,7 @@ func (m *Manager) leavingFile() string { return filepath.Join(m.StateDir, "pool"
 
 // note replaces the UUIDs that are noted.
 func (m *Manager) note(uuids []string) error {
-	path := m.leavingFile()
-	b, err := json.Marshal(uuids)
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(path), 0o700)
-	}
-	if err == nil {
-		err = durable.Sweep(filepath.Dir(path))
-	}
-	if err == nil {
-		err = durable.WriteFile(path, b)
-	}
-	if err != nil {
+	if err := writeNotes(m.leavingFile(), uuids); err != nil {
 		return fmt.Errorf("note which devices leave the pool: %w", err)
 	}
 	return nil
@@ -126,15 +110,8 @@ func (m *Manager) note(uuids []string) error {
 
 // noted reports whether a physical volume is noted.
 func (m *Manager) noted(uuid string) (bool, error) {
-	b, err := os.ReadFile(m.leavingFile())
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
 	var uuids []string
-	if err == nil {
-		err = json.Unmarshal(b, &uuids)
-	}
-	if err != nil {
+	if err := readNotes(m.leavingFile(), &uuids); err != nil {
 		return false, fmt.Errorf("which devices leave the pool: %w", err)
 	}
 	return slices.Contains(uuids, uuid), nil

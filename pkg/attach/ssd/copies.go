@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
@@ -36,37 +35,8 @@ func decideCopies(lv lvm.LV, compared bool) copiesStep {
 	return copiesCompare
 }
 
-// comparisons are those that have begun, by activation of a logical volume. A process that does not
-// know of one begins another, which does no harm.
-type comparisons struct {
-	mu sync.Mutex
-	m  map[string]struct{}
-}
-
 // activationOf names a logical volume as long as it is active.
 func activationOf(lv lvm.LV) string { return lv.UUID + " " + lv.DevNo() }
-
-func (c *comparisons) begun(lv lvm.LV) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, begun := c.m[activationOf(lv)]
-	return begun
-}
-
-func (c *comparisons) note(lv lvm.LV) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.m == nil {
-		c.m = map[string]struct{}{}
-	}
-	c.m[activationOf(lv)] = struct{}{}
-}
-
-func (c *comparisons) drop(lv lvm.LV) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.m, activationOf(lv))
-}
 
 // copiesPatience is how long one call waits for the kernel. A small cache is compared in that time;
 // the next call goes on waiting for a large one.
@@ -104,18 +74,19 @@ var errComparing = errors.New("after an unclean stop, the kernel compares the tw
 // small ones first. waits is true if that is not the last one.
 func (g *Group) compare(ctx context.Context, c Cache) (lv lvm.LV, waits bool, err error) {
 	for _, lv := range []lvm.LV{c.Meta, c.Hydration, c.Data} {
-		step := decideCopies(lv, g.comparisons.begun(lv))
+		_, begun := g.comparisons.Load(activationOf(lv))
+		step := decideCopies(lv, begun)
 		switch {
 		case lv.OneCopy():
 			// The other one is not like it when it is back.
-			g.comparisons.drop(lv)
+			g.comparisons.Delete(activationOf(lv))
 		case step == copiesWait && lv.SyncAction == lvm.SyncRepair:
-			g.comparisons.note(lv)
+			g.comparisons.Store(activationOf(lv), nil)
 		case step == copiesCompare:
 			if err := g.LVM.RepairCopies(ctx, lv.VG, lv.Name); err != nil && !errors.Is(err, lvm.ErrBusy) {
 				return lv, false, fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
 			} else if err == nil {
-				g.comparisons.note(lv)
+				g.comparisons.Store(activationOf(lv), nil)
 			}
 		}
 		if step != copiesAgree {

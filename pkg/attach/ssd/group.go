@@ -5,6 +5,7 @@ package ssd
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/attach/stack"
@@ -60,8 +61,9 @@ type Group struct {
 	alloc chan struct{}
 	// flushes are those of the SSDs.
 	flushes stack.Flushes
-	// comparisons are those of the copies of mirrored caches.
-	comparisons comparisons
+	// comparisons of copies of mirrored caches that have begun, by activationOf. A process that does not
+	// know of one begins another, which does no harm.
+	comparisons sync.Map
 }
 
 // New returns a Group. It does nothing by itself.
