@@ -29,7 +29,8 @@ type Stats struct {
 	Region uint64
 	Read   IOStats
 	Write  IOStats
-	// InFlight is how many operations have begun and not ended.
+	// InFlight is how many operations have begun and not ended. In one area it is never below zero, but it may
+	// be a few too many for ever (parseCounts): what ends in no area at all goes on there.
 	InFlight uint64
 	// Histogram counts operations, reads and writes together, by their duration:
 	// element i those shorter than StatsBounds()[i] and not shorter than the bound

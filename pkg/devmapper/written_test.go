@@ -35,7 +35,7 @@ func (a areas) message(_, text string) (string, error) {
 
 // area is what the kernel prints of one: see parseArea.
 func area(start, reads, writes, inFlight int) string {
-	return fmt.Sprintf("%d+64 %d 0 %d 5 %d 0 %d 7 %d 12 12 5 7\n", start, reads, 8*reads, writes, 8*writes, inFlight)
+	return fmt.Sprintf("%d+64 %d 0 %d 5 %d 0 %d 7 %d 12 12 5 %d\n", start, reads, 8*reads, writes, 8*writes, inFlight, 7*writes)
 }
 
 func TestWrittenAreas(t *testing.T) {
@@ -49,8 +49,15 @@ func TestWrittenAreas(t *testing.T) {
 		if i == 8 {
 			inFlight = 1
 		}
-		k.lines = append(k.lines, area(64*i, i, writes, inFlight))
-		want.Areas = append(want.Areas, writes+inFlight > 0)
+		if i == 9 { // an operation that began elsewhere has ended here
+			inFlight = -1
+		}
+		line := area(64*i, i, writes, inFlight)
+		if i == 11 { // a write has ended elsewhere, and a read that began elsewhere here
+			line = strings.TrimSuffix(line, "0\n") + "4\n"
+		}
+		k.lines = append(k.lines, line)
+		want.Areas = append(want.Areas, writes > 0 || inFlight != 0 || i == 11)
 	}
 	k.list = strings.ReplaceAll(k.list, "1: 0+1216", "1: 0+64")
 	got, err := writtenAreas(t.Context(), k, "d", "t1")
@@ -79,6 +86,8 @@ func TestWrittenAreasThatCannotBeRead(t *testing.T) {
 		"another order":      {list: one, lines: []string{area(64, 0, 0, 0), area(0, 0, 0, 0)}},
 		"fewer words":        {list: one, lines: []string{"0+64 0 0 0\n", area(64, 0, 0, 0)}},
 		"no number":          {list: one, lines: []string{"0+64 0 0 0 0 x 0 0 0 0 0 0 0 0\n", area(64, 0, 0, 0)}},
+		"none in flight":     {list: one, lines: []string{"0+64 0 0 0 0 0 0 0 0 - 0 0 0 0\n", area(64, 0, 0, 0)}},
+		"no time of writes":  {list: one, lines: []string{"0+64 0 0 0 0 0 0 0 0 0 0 0 0 x\n", area(64, 0, 0, 0)}},
 		"no step":            {list: "0: 0+128 0 nearflash-writes t1\n"},
 		"not from the start": {list: "0: 64+128 64 nearflash-writes t1\n"},
 		"no list":            {list: "what is this\n"},
