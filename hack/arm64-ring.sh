@@ -20,7 +20,7 @@ emulator=$(command -v qemu-aarch64-static || command -v qemu-aarch64) || {
 read -ra SELECTED <<<"${PACKAGES:-}"
 ((${#SELECTED[@]})) || SELECTED=(
   ./pkg/attach/layout ./pkg/attach/ssd ./pkg/attach/stack ./pkg/attach/state ./pkg/blockdev/... ./pkg/cachemap ./pkg/cachetools
-  ./pkg/devmapper/... ./pkg/driver ./pkg/durable ./pkg/freeze ./pkg/ioerrors ./pkg/journal ./pkg/keyagreement ./pkg/loginaccount
+  ./pkg/devmapper/... ./pkg/driver ./pkg/durable ./pkg/freeze ./pkg/ioerrors ./pkg/iosizes ./pkg/journal ./pkg/keyagreement ./pkg/loginaccount
   ./pkg/lvm/... ./pkg/mount ./pkg/observe ./pkg/peerexport ./pkg/pool ./pkg/quantity ./pkg/rescue ./pkg/reservation ./pkg/smart
   ./pkg/target/...
 )

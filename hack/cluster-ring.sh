@@ -141,7 +141,7 @@ if ((${#pids[@]} == 0)); then
 fi
 if [[ ${SMOKE:-} == true ]]; then
   # One half of it, by the commit.
-  smoke=('Targets|OldXFS|SMART|Smoke' 'Targets|IOErrors[A-Za-z]*')
+  smoke=('Targets|OldXFS|SMART|Smoke' 'Targets|IOErrors[A-Za-z]*|IOSizes|IOAreas')
   RUN="^TestKernel(${smoke[commit % 2]})\$" make --no-print-directory test-stock-smoke >"$out/smoke.log" 2>&1 &
   pids+=($!)
 fi

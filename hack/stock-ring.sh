@@ -9,9 +9,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # Every mode, kind of volume and filesystem; a warm restart; a cold move; power lost under
 # writeback; the order of flushes; a bound on dirty data under load; an SSD that fails; a mode
 # that changes; the rescue; several paths, their loss for a while and for good; the storage server and its crashes;
-# a stream between two nodes, and what it rests on; what the kernel counts of failed requests;
+# a stream between two nodes, and what it rests on; what the kernel counts of failed requests, of sizes and of areas;
 # snapshots, and what they freeze; scrubs, checksums, mirrors, an SSD that leaves, many readers, dropped flushes, counts of reads; a campaign of disasters around streams, the loss of power among them.
-most='^TestKernel(Targets|OldXFS|SMART|Smoke|Lifecycle|WarmRestart|MoveCold|Move|MapAfterData|FlushUnderLoad|DirtyLimit|FailoverAtRisk|Change|Rescue|Multipath|PathsReturn|PathsOver|ShutOut|DeviceInfo|Volume|Restart|Stream|StreamPrewarmed|StreamLoad|StreamLevels|StreamLevelsControl|HotSetStream|CampaignStream|IOErrors[A-Za-z]*|Freeze|Snapshot[A-Za-z]*|Scrub|Integrity|IntegrityDirty|Unsafe|Readers|ReaderJoins|MirrorHad|Evacuate|Heat)$'
+most='^TestKernel(Targets|OldXFS|SMART|Smoke|Lifecycle|WarmRestart|MoveCold|Move|MapAfterData|FlushUnderLoad|DirtyLimit|FailoverAtRisk|Change|Rescue|Multipath|PathsReturn|PathsOver|ShutOut|DeviceInfo|Volume|Restart|Stream|StreamPrewarmed|StreamLoad|StreamLevels|StreamLevelsControl|HotSetStream|CampaignStream|IOErrors[A-Za-z]*|IOSizes[A-Za-z]*|IOAreas|Freeze|Snapshot[A-Za-z]*|Scrub|Integrity|IntegrityDirty|Unsafe|Readers|ReaderJoins|MirrorHad|Evacuate|Heat)$'
 run=${RUN:-$most}
 [[ $run != all ]] || run=
 

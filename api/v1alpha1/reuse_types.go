@@ -68,17 +68,30 @@ type ReuseWindow struct {
 	// +kubebuilder:validation:Maximum=100
 	WritePercent *int32 `json:"writePercent,omitempty"`
 
-	// readBytes is the mean size of a read.
+	// readBytes is the mean size of a read. A read of several chunks counts once for each of them; of a volume
+	// without a cache, one of several areas does.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=9007199254740991
 	ReadBytes *int64 `json:"readBytes,omitempty"`
 
-	// writeBytes is the mean size of a write.
+	// writeBytes is the mean size of a write. A write of several chunks or areas counts once for each too.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=9007199254740991
 	WriteBytes *int64 `json:"writeBytes,omitempty"`
+
+	// readSizePercents says which percentage of the reads is at most 4, 8, 16, 32, 64, 128, 256, 512 KiB and
+	// 1 MiB long. It comes from samples of half a minute, and is of reads as they were before the kernel
+	// divided them into those of chunks. Absent if the node's kernel has no histograms of its tracepoints, or
+	// if the samples have fewer than a hundred reads.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=9
+	// +kubebuilder:validation:MaxItems=9
+	// +kubebuilder:validation:items:Minimum=0
+	// +kubebuilder:validation:items:Maximum=100
+	ReadSizePercents []int32 `json:"readSizePercents,omitempty"`
 
 	// flushesPerHour is how often an application waited for the storage server to have everything on
 	// its disks (fsync). It does in every mode. Absent if nobody counts them.
@@ -119,3 +132,8 @@ type ReuseWindow struct {
 
 // ReuseFractions are the sizes that hitPercents are of, in percent of the volume.
 func ReuseFractions() []int { return []int{1, 5, 10, 25, 50, 100} }
+
+// ReuseReadSizes are the sizes that readSizePercents are of, in bytes.
+func ReuseReadSizes() []int64 {
+	return []int64{4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20}
+}

@@ -1046,6 +1046,11 @@ func (in *ReuseWindow) DeepCopyInto(out *ReuseWindow) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.ReadSizePercents != nil {
+		in, out := &in.ReadSizePercents, &out.ReadSizePercents
+		*out = make([]int32, len(*in))
+		copy(*out, *in)
+	}
 	if in.FlushesPerHour != nil {
 		in, out := &in.FlushesPerHour, &out.FlushesPerHour
 		*out = new(int64)

@@ -34,7 +34,7 @@ type Checker struct {
 // it may be misspelt.
 var system = []string{
 	"apt-get", "arping", "bash", "blkdiscard", "blockdev", "cat", "cd", "chmod", "cmp", "cp", "ctr", "df", "dmsetup", "docker", "echo", "exit", "fio", "fsck.ext4", "git", "grep", "head", "install", "ip",
-	"journalctl", "ls", "lsblk", "lvchange", "lvcreate", "lvs", "mkdir", "mkfs.ext4", "modprobe", "mount", "openssl", "printf", "rm", "sh", "sha256sum", "sleep", "sudo", "sync", "systemctl",
+	"journalctl", "ls", "lsblk", "lvchange", "lvcreate", "lvs", "mkdir", "mkfs.ext4", "modprobe", "mount", "openssl", "printf", "rm", "rmdir", "sh", "sha256sum", "sleep", "sudo", "sync", "systemctl",
 	"tar", "targetcli", "tc", "test", "tr", "umount", "vgchange", "vgcreate", "vgremove", "vgs", "wipefs", "xargs",
 }
 

@@ -31,6 +31,15 @@ const (
 	sizeStep = 64 << 20
 	// maxChunks is what a cache has at most, and maxChunk the largest chunk that is advised.
 	maxChunks, maxChunk = 1_000_000, 1 << 20
+	// minChunk is the smallest that is advised, which is the smallest automatic one.
+	minChunk = 128 << 10
+	// mostReads is how many reads in percent have to be longer than a chunk for another to be advised, of which
+	// fewLonger may be longer too. Of fewShorter it does not matter how much they are longer than a part of a
+	// chunk, 1/muchShorter.
+	mostReads, fewLonger, fewShorter, muchShorter = 50, 25, 10, 4
+	// nearlyWhole is the mean length of reads, as a part of the longest that there can be, from which some
+	// are taken for parts of longer ones: of two chunks and a half, three are read.
+	nearlyWhole = 0.6
 	// firstWait is how long a volume is looked at before anything is known.
 	firstWait = 30 * time.Minute
 )
@@ -259,17 +268,77 @@ func chunk(f Facts, w *v1alpha1.ReuseWindow, a *Advice) []string {
 	if have*maxChunks < a.SizeBytes {
 		notes = append(notes, fmt.Sprintf("chunks of %s are too small for %s: a cache has at most a million", quantity.Text(have), quantity.Text(a.SizeBytes)))
 	}
-	if mean := value64(w.ReadBytes); mean > have && have < maxChunk {
-		want := have
-		for want < mean && want < maxChunk {
-			want *= 2
-		}
-		notes = append(notes, fmt.Sprintf("a read has %s on average, a chunk %s: a volume that is made anew may have chunkSize %d; that of this one cannot be changed", quantity.Text(mean), quantity.Text(have), want))
+	if n := length(f, w, have, a.SizeBytes); n != "" {
+		notes = append(notes, n)
 	}
 	if area := value64(f.Reuse.AreaBytes); area > have {
 		notes = append(notes, fmt.Sprintf("reads are counted in areas of %s, a chunk has %s: what is predicted is the least to be expected", quantity.Text(area), quantity.Text(have)))
 	}
 	return notes
+}
+
+// length compares how long reads are with the length of a chunk, and says which would suit them; "" if this
+// one does, or nobody knows.
+func length(f Facts, w *v1alpha1.ReuseWindow, have, size int64) string {
+	const anew = "a volume that is made anew may have chunkSize %d; that of this one cannot be changed"
+	// Longer reads count as several: in the device mapper of a cached volume, in the areas of another one.
+	mean, divided := value64(w.ReadBytes), have
+	if f.Mode == v1alpha1.CacheModeNone {
+		divided = max(have, value64(f.Reuse.AreaBytes))
+	}
+	longer := func(most int64) (want int64) {
+		for want = have; want < most && want < maxChunk; want *= 2 {
+		}
+		return want
+	}
+	switch {
+	case len(w.ReadSizePercents) > 0:
+		if over := 100 - atMost(w, have); over > mostReads {
+			if want := longer(covering(w, 100-fewLonger)); want > have {
+				return fmt.Sprintf("%d %% of the reads are longer than a chunk of %s: "+anew, over, quantity.Text(have), want)
+			}
+		}
+		most := covering(w, 100-fewShorter)
+		want := least(max(most, minChunk, (size+maxChunks-1)/maxChunks))
+		if most <= maxChunk && most <= have/muchShorter && want < have {
+			return fmt.Sprintf("%d %% of the reads have at most %s, and a chunk of %s is fetched as a whole: "+anew, atMost(w, most), quantity.Text(most), quantity.Text(have), want)
+		}
+	case float64(mean) >= nearlyWhole*float64(divided) && have < maxChunk:
+		return fmt.Sprintf("a read has %s on average, and one of more than %s counts as several: how long those are cannot be told with the kernel of this node", quantity.Text(mean), quantity.Text(divided))
+	case mean > have && have < maxChunk:
+		return fmt.Sprintf("a read has %s on average, a chunk %s: "+anew, quantity.Text(mean), quantity.Text(have), longer(mean))
+	}
+	return ""
+}
+
+// atMost is how many of the reads, in percent, have at most so many bytes. Between two sizes that are told
+// apart it is that of the larger one.
+func atMost(w *v1alpha1.ReuseWindow, bytes int64) int32 {
+	for i, size := range v1alpha1.ReuseReadSizes() {
+		if i < len(w.ReadSizePercents) && size >= bytes {
+			return w.ReadSizePercents[i]
+		}
+	}
+	return 100 // nobody knows of longer ones
+}
+
+// covering is the least size in bytes that so many percent of the reads are not longer than.
+func covering(w *v1alpha1.ReuseWindow, percent int32) int64 {
+	for i, size := range v1alpha1.ReuseReadSizes() {
+		if i < len(w.ReadSizePercents) && w.ReadSizePercents[i] >= percent {
+			return size
+		}
+	}
+	return 2 * maxChunk // longer than all that are counted
+}
+
+// least is the least power of two that is no less.
+func least(bytes int64) int64 {
+	n := int64(1)
+	for n < bytes {
+		n *= 2
+	}
+	return n
 }
 
 // Hit is the predicted hit rate in percent of a cache of such a part of the volume, from 0 to 1.

@@ -136,7 +136,7 @@ func TestDecideFlushes(t *testing.T) {
 func TestDecideNotes(t *testing.T) {
 	zipf := knee(curve(0, 98, 40, 60, 70, 82, 90, 98), 6*gib, 62)
 	zipf.ReadBytes = ptr(300 * 1024 * int64(1))
-	f := with(seen(zipf), func(f *Facts) { f.Reuse.AreaBytes = ptr(32 * mib) })
+	f := with(seen(zipf), func(f *Facts) { f.Reuse.AreaBytes, f.Mode = ptr(32*mib), v1alpha1.CacheModeNone })
 	notes := strings.Join(Decide(f).Notes, "\n")
 	for _, want := range []string{"a read has 300Ki on average, a chunk 128Ki: a volume that is made anew may have chunkSize 524288", "areas of 32Mi"} {
 		if !strings.Contains(notes, want) {
@@ -149,6 +149,51 @@ func TestDecideNotes(t *testing.T) {
 	}
 	if notes := Decide(seen(knee(curve(0, 98, 40, 60, 70, 82, 90, 98), 6*gib, 62))).Notes; len(notes) > 0 {
 		t.Errorf("notes %q", notes)
+	}
+}
+
+// TestLength: what is advised rests on the sizes of reads, and on their mean where nobody counts those.
+func TestLength(t *testing.T) {
+	const kib = int64(1) << 10
+	for name, c := range map[string]struct {
+		sizes       []int32
+		mean, chunk int64
+		area        int64
+		mode        v1alpha1.CacheMode
+		want        string
+	}{
+		"short reads":                  {sizes: []int32{50, 95, 100, 100, 100, 100, 100, 100, 100}, chunk: 128 * kib},
+		"as long as a chunk":           {sizes: []int32{0, 0, 0, 0, 0, 100, 100, 100, 100}, mean: 128 * kib, chunk: 128 * kib},
+		"short ones and a long mean":   {sizes: []int32{80, 80, 80, 80, 80, 80, 80, 80, 80}, mean: 128 * kib, chunk: 128 * kib},
+		"half are longer":              {sizes: []int32{50, 50, 50, 50, 50, 50, 50, 50, 100}, chunk: 128 * kib},
+		"most are longer":              {sizes: []int32{0, 10, 10, 10, 10, 40, 60, 80, 99}, chunk: 128 * kib, want: "60 % of the reads are longer than a chunk of 128Ki: a volume that is made anew may have chunkSize 524288;"},
+		"all are longer than counted":  {sizes: []int32{0, 0, 0, 0, 0, 0, 0, 0, 0}, chunk: 128 * kib, want: "100 % of the reads are longer than a chunk of 128Ki: a volume that is made anew may have chunkSize 1048576;"},
+		"longer than any advised":      {sizes: []int32{0, 0, 0, 0, 0, 0, 0, 0, 0}, chunk: 1024 * kib},
+		"a size that is not counted":   {sizes: []int32{0, 0, 0, 0, 0, 100, 100, 100, 100}, chunk: 96 * kib},
+		"far shorter":                  {sizes: []int32{10, 92, 95, 95, 95, 95, 95, 95, 100}, chunk: 1024 * kib, want: "92 % of the reads have at most 8Ki, and a chunk of 1Mi is fetched as a whole: a volume that is made anew may have chunkSize 131072;"},
+		"shorter than a half":          {sizes: []int32{0, 0, 0, 0, 0, 0, 0, 100, 100}, chunk: 1024 * kib},
+		"far shorter than a small one": {sizes: []int32{100, 100, 100, 100, 100, 100, 100, 100, 100}, chunk: 128 * kib},
+		"a mean, without a cache":      {mean: 300 * kib, chunk: 128 * kib, area: 1024 * kib, mode: v1alpha1.CacheModeNone, want: "a read has 300Ki on average, a chunk 128Ki: a volume that is made anew may have chunkSize 524288;"},
+		"a mean as long as areas":      {mean: 128 * kib, chunk: 128 * kib, mode: v1alpha1.CacheModeNone, want: "a read has 128Ki on average, and one of more than 128Ki counts as several"},
+		"large chunks":                 {sizes: []int32{0, 0, 0, 0, 0, 0, 0, 0, 0}, chunk: 8192 * kib},
+		// The kernel counts a read of several chunks as one for each.
+		"a mean, with a cache": {mean: 85 * kib, chunk: 128 * kib, want: "a read has 85Ki on average, and one of more than 128Ki counts as several"},
+		"a mean below a chunk": {mean: 64 * kib, chunk: 128 * kib},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := knee(curve(0, 98, 40, 60, 70, 82, 90, 98), 6*gib, 62)
+			w.ReadSizePercents, w.ReadBytes = c.sizes, &c.mean
+			got := strings.Join(Decide(with(seen(w), func(f *Facts) {
+				area := max(c.area, c.chunk)
+				if f.Reuse.ChunkBytes, f.Reuse.AreaBytes = &c.chunk, &area; c.mode != "" {
+					f.Mode = c.mode
+				}
+			})).Notes, "\n")
+			got, _, _ = strings.Cut(got, "\nreads are counted in areas")
+			if c.want == "" && got != "" || !strings.HasPrefix(got, c.want) {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
 	}
 }
 

@@ -182,15 +182,6 @@ func (c WarmConfig) withDefaults() WarmConfig {
 	return c
 }
 
-// ErrorCounter counts the bios that devices of the device mapper, named "major:minor", have
-// failed.
-type ErrorCounter interface {
-	// Start begins to count, if that does not go on.
-	Start(ctx context.Context, devno string) error
-	// Count never becomes less as long as the id is the same.
-	Count(ctx context.Context, devno string) (n uint64, id string, err error)
-}
-
 // Deps are the collaborators of an Attacher.
 type Deps struct {
 	DM        devmapper.Client
@@ -199,6 +190,8 @@ type Deps struct {
 	// IOErrors counts what devices fail; nil if nobody does, so that no cache over another
 	// driver's volume is kept.
 	IOErrors ErrorCounter
+	// IOSizes counts reads by size; nil if nobody does.
+	IOSizes heat.Sampler
 	// Blocks are this machine's devices; nil is blockdev.Host.
 	Blocks Blocks
 	// Reserver fences static volumes.
@@ -337,7 +330,7 @@ func New(c Config, d Deps) *Attacher {
 	}
 	c.Warm = c.Warm.withDefaults()
 	d.Records = seen{Records: d.Records, node: c.Node}
-	heats := &heat.Keeper{Devices: d.DM, Dir: c.Warm.Dir}
+	heats := &heat.Keeper{Devices: d.DM, Sampler: d.IOSizes, Dir: c.Warm.Dir}
 	devices := stack.New(stack.Config{Heat: heats, DM: d.DM, Blocks: d.Blocks, Meter: d.Meter, Sysfs: c.Sysfs, PollInterval: c.PollInterval})
 	a := &Attacher{
 		Config: c, Deps: d, stack: devices, heats: heats,
@@ -347,7 +340,7 @@ func New(c Config, d Deps) *Attacher {
 		keeps:    keeps{m: map[volume.ID]kept{}},
 	}
 	now := func() time.Time { return a.Now() }
-	heats.Now, heats.Host, heats.Flushes = now, warmHost{a}, a.flushesOf
+	heats.Now, heats.Host, heats.Flushes, heats.Device = now, warmHost{a}, a.flushesOf, a.topOf
 	a.leases = &lease.Lessor{
 		Host: warmHost{a}, Devices: d.DM, Stack: a.stack, SSD: a.ssd, Exporter: d.Exporter, Discard: d.Blocks.Discard,
 		Open: d.Blocks.Open, Heat: heats, ReadInUse: a.readInUse, Node: c.Node, Boot: c.Boot, Dir: c.Warm.Dir,

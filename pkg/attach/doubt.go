@@ -15,6 +15,15 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
+// ErrorCounter counts the bios that devices of the device mapper, named "major:minor", have
+// failed.
+type ErrorCounter interface {
+	// Start begins to count, if that does not go on.
+	Start(ctx context.Context, devno string) error
+	// Count never becomes less as long as the id is the same.
+	Count(ctx context.Context, devno string) (n uint64, id string, err error)
+}
+
 // markOrigin notes in the entry, which the caller saves, what has failed of the origin so
 // far: before the table of a cache is loaded (states.md, Writes that failed).
 func (a *Attacher) markOrigin(ctx context.Context, e *state.Entry) {

@@ -88,6 +88,18 @@ func (a *Attacher) flushesOf(ctx context.Context, e *state.Entry) (n uint64, kno
 	return n, err == nil
 }
 
+// topOf returns the number of the volume's top device, "" if there is none.
+func (a *Attacher) topOf(ctx context.Context, id volume.ID) (devno string, err error) {
+	parts, err := a.stack.Parts(ctx, id)
+	if top, found := parts[layout.Top]; found {
+		devno = top.DevNo()
+	}
+	return devno, err
+}
+
+// RunSizes counts reads by size until ctx ends, for Reuse.
+func (a *Attacher) RunSizes(ctx context.Context) { a.heats.RunSizes(ctx) }
+
 // Reuse returns what is known of how an attached volume reads again what it has read; found is false
 // before the first look.
 func (a *Attacher) Reuse(id volume.ID) (s reuse.Summary, found bool) { return a.heats.Reuse(id) }

@@ -9,11 +9,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearflash/nearflash/pkg/tracefs"
 )
 
 // Errors; test with errors.Is.
@@ -27,11 +28,10 @@ var (
 	// bios, whose errors are not seen.
 	ErrNotBioBased = errors.New("not a bio-based device of the device mapper")
 	// errParse: the kernel has said something that this version does not understand.
-	errParse = errors.New("unknown text of the kernel")
+	errParse = tracefs.ErrFormat
 )
 
 const (
-	instances = "instances"
 	// prefix begins the names of our instances; the rest is random, so that a name tells one
 	// count from another that began later.
 	prefix = "nearflash-"
@@ -56,46 +56,13 @@ type kernel struct {
 	write       func(file, text string) error
 }
 
-// New returns a Counter. tracefs is where the kernel has its mount point for it,
+// New returns a Counter. tracing is where the kernel has its mount point for it,
 // /sys/kernel/tracing; it is mounted there, in this mount namespace, if it is not. sysfs is
 // /sys.
-func New(tracefs, sysfs string) *Counter {
-	return &Counter{tracefs: tracefs, sysfs: sysfs, kernel: kernel{
-		mount: mountTracefs,
-		mkdir: func(dir string) error { return os.Mkdir(dir, 0o700) },
-		drop:  func(dir string) error { return unix.Rmdir(dir) },
-		write: writeFile,
+func New(tracing, sysfs string) *Counter {
+	return &Counter{tracefs: tracing, sysfs: sysfs, kernel: kernel{
+		mount: tracefs.Mount, mkdir: tracefs.Make, drop: tracefs.Drop, write: tracefs.Write,
 	}}
-}
-
-// mountTracefs mounts tracefs. It has one superblock: every mount shows the same files.
-func mountTracefs(dir string) error {
-	mounted := func() (bool, error) {
-		var st unix.Statfs_t
-		if err := unix.Statfs(dir, &st); err != nil {
-			return false, fmt.Errorf("%s: %w", dir, err)
-		}
-		return st.Type == unix.TRACEFS_MAGIC, nil
-	}
-	if there, err := mounted(); there || err != nil {
-		return err
-	}
-	err := unix.Mount("tracefs", dir, "tracefs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
-	if there, _ := mounted(); there {
-		return nil // by us, or by somebody at the same time
-	}
-	return fmt.Errorf("mount tracefs on %s: %w", dir, err)
-}
-
-// writeFile writes to a file that is there, without truncating it, which means something
-// in tracefs.
-func writeFile(file, text string) error {
-	f, err := os.OpenFile(file, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	return errors.Join(err, f.Close())
 }
 
 // Start has the kernel count for a device, given as "major:minor", if it does not yet. It
@@ -177,7 +144,7 @@ func (c *Counter) setUp(dir string, w way) error {
 // which nothing follows for the first. It may count too much, never too little.
 // Errors: ErrNotCounting, ErrUnavailable; after any error nothing is known.
 func (c *Counter) Count(ctx context.Context, devno string) (n uint64, id string, err error) {
-	dev, err := number(devno)
+	dev, err := tracefs.Number(devno)
 	if err != nil {
 		return 0, "", err
 	}
@@ -226,7 +193,7 @@ func (c *Counter) open(ctx context.Context) (unlock func(), err error) {
 	if err := c.kernel.mount(c.tracefs); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	f, err := os.Open(filepath.Join(c.tracefs, instances))
+	f, err := os.Open(filepath.Join(c.tracefs, tracefs.Instances))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
@@ -248,7 +215,7 @@ func (c *Counter) open(ctx context.Context) (unlock func(), err error) {
 
 // names lists our instances.
 func (c *Counter) names() ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(c.tracefs, instances))
+	entries, err := os.ReadDir(filepath.Join(c.tracefs, tracefs.Instances))
 	if err != nil {
 		return nil, fmt.Errorf("instances of tracefs: %w", err)
 	}
@@ -261,7 +228,7 @@ func (c *Counter) names() ([]string, error) {
 	return names, nil
 }
 
-func (c *Counter) dir(name string) string { return filepath.Join(c.tracefs, instances, name) }
+func (c *Counter) dir(name string) string { return filepath.Join(c.tracefs, tracefs.Instances, name) }
 
 // knowsEvent checks that the event has the fields that a filter and a histogram name.
 func (c *Counter) knowsEvent(dir string) error {
@@ -280,7 +247,7 @@ func (c *Counter) knowsEvent(dir string) error {
 // bioBased checks that a device ends bios: one that takes requests has queues for them in
 // sysfs (block/blk-mq-sysfs.c).
 func (c *Counter) bioBased(devno string) error {
-	if _, err := number(devno); err != nil {
+	if _, err := tracefs.Number(devno); err != nil {
 		return err
 	}
 	dir := filepath.Join(c.sysfs, "dev/block", devno)
@@ -291,17 +258,4 @@ func (c *Counter) bioBased(devno string) error {
 		return fmt.Errorf("%w: %s has queues of requests (%w)", ErrNotBioBased, devno, err)
 	}
 	return nil
-}
-
-// number is the kernel's own form of "major:minor", which events have
-// (include/linux/kdev_t.h).
-func number(devno string) (uint32, error) {
-	const majorBits, minorBits = 12, 20
-	a, b, ok := strings.Cut(devno, ":")
-	major, err := strconv.ParseUint(a, 10, majorBits)
-	minor, err2 := strconv.ParseUint(b, 10, minorBits)
-	if err := errors.Join(err, err2); err != nil || !ok {
-		return 0, fmt.Errorf("device %q is not major:minor: %w", devno, err)
-	}
-	return uint32(major)<<minorBits | uint32(minor), nil
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearflash/nearflash/pkg/tracefs"
 )
 
 const (
@@ -49,7 +51,7 @@ func newFake(t *testing.T, histogram bool) *fake {
 		drop:  os.RemoveAll,
 		write: f.write,
 	}
-	f.put(filepath.Join(f.tracefs, instances, "somebody-else", "trace"), "")
+	f.put(filepath.Join(f.tracefs, tracefs.Instances, "somebody-else", "trace"), "")
 	for _, devno := range []string{devA, devB} {
 		f.put(filepath.Join(f.sysfs, "dev/block", devno, "dm/name"), "nf-x.origin")
 	}
@@ -89,7 +91,7 @@ func (f *fake) write(file, text string) error {
 	}
 	f.writes--
 	if filepath.Base(file) == "trigger" {
-		return writeFile(filepath.Join(filepath.Dir(file), "hist"), hist(0))
+		return tracefs.Write(filepath.Join(filepath.Dir(file), "hist"), hist(0))
 	}
 	return os.WriteFile(file, []byte(text+"\n"), 0o600)
 }
@@ -113,7 +115,7 @@ func (f *fake) want(c *Counter, devno string, n uint64) (id string) {
 // dirs are our instances.
 func (f *fake) dirs() []string {
 	f.t.Helper()
-	dirs, err := filepath.Glob(filepath.Join(f.tracefs, instances, prefix+"*"))
+	dirs, err := filepath.Glob(filepath.Join(f.tracefs, tracefs.Instances, prefix+"*"))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -181,7 +183,7 @@ func TestCount(t *testing.T) {
 		if again := f.want(f.Counter, devA, 0); again == id {
 			t.Errorf("a count that began anew has the old id %s", id)
 		}
-		if _, err := os.Stat(filepath.Join(f.tracefs, instances, "somebody-else/trace")); err != nil {
+		if _, err := os.Stat(filepath.Join(f.tracefs, tracefs.Instances, "somebody-else/trace")); err != nil {
 			t.Errorf("the instance of somebody else: %v", err)
 		}
 	})
@@ -245,13 +247,13 @@ func TestUnavailable(t *testing.T) {
 	refuse := func(string) error { return unix.EPERM }
 	for name, change := range map[string]func(f *fake){
 		"no tracefs":      func(f *fake) { f.kernel.mount = refuse },
-		"locked down":     func(f *fake) { must(f.t, os.RemoveAll(filepath.Join(f.tracefs, instances))) },
+		"locked down":     func(f *fake) { must(f.t, os.RemoveAll(filepath.Join(f.tracefs, tracefs.Instances))) },
 		"no instance":     func(f *fake) { f.kernel.mkdir = refuse },
 		"no write":        func(f *fake) { f.kernel.write = func(string, string) error { return unix.EINVAL } },
 		"no such event":   func(f *fake) { f.kernel.mkdir = func(dir string) error { return os.Mkdir(dir, 0o700) } },
 		"another event":   func(f *fake) { f.format = "\tfield:dev_t dev;\n\tfield:u8 status;\n" },
 		"does not count":  func(f *fake) { f.kernel.write = func(string, string) error { return nil } },
-		"no real tracefs": func(f *fake) { f.kernel.mount = mountTracefs; f.tracefs += "/none" },
+		"no real tracefs": func(f *fake) { f.kernel.mount = tracefs.Mount; f.tracefs += "/none" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t, true)

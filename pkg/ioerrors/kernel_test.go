@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearflash/nearflash/e2e/kernel/guest"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/tracefs"
 )
 
 // eachWay runs a test once for each way to count, with nothing counted before.
@@ -198,7 +199,7 @@ func TestKernelIOErrorsRequests(t *testing.T) {
 		if err != nil || len(dirs) != 1 {
 			t.Fatalf("disks: %v, %v", dirs, err)
 		}
-		v.must("disk dies", writeFile(dirs[0], "offline\n"))
+		v.must("disk dies", tracefs.Write(dirs[0], "offline\n"))
 		v.wantMore(c, "writes", func() uint64 { return v.writes(5) })
 		v.wantMore(c, "reads", func() uint64 { return v.reads(5) })
 		if n, _ := v.count(c); n < 10 {
@@ -227,7 +228,7 @@ func TestKernelIOErrorsOthers(t *testing.T) {
 		}
 		host := func(file, text string) {
 			t.Helper()
-			v.must(file, writeFile(filepath.Join(realTracefs, file), text))
+			v.must(file, tracefs.Write(filepath.Join(realTracefs, file), text))
 		}
 		host(event+"/enable", "1")
 		v.wantMore(c, "writes while the host traces", func() uint64 { return v.writes(3) })
@@ -246,7 +247,7 @@ func TestKernelIOErrorsOthers(t *testing.T) {
 		if c.noHistogram {
 			off, text = event+"/enable", "0"
 		}
-		v.must("end", writeFile(filepath.Join(c.dir(names[0]), off), text))
+		v.must("end", tracefs.Write(filepath.Join(c.dir(names[0]), off), text))
 		if _, _, err := c.Count(t.Context(), v.origin.DevNo()); !errors.Is(err, ErrNotCounting) {
 			t.Errorf("count of what was ended: %v", err)
 		}

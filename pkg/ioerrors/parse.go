@@ -1,17 +1,18 @@
 package ioerrors
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/nearflash/nearflash/pkg/tracefs"
 )
 
 var (
-	// A histogram as hist_trigger_show prints it (kernel/trace/trace_events_hist.c).
-	histInfo  = regexp.MustCompile(`^# trigger info: hist:keys=dev:vals=hitcount:sort=hitcount:size=\d+ if ` + regexp.QuoteMeta(condition) + ` \[active\]$`)
-	histEntry = regexp.MustCompile(`^\{ dev: +(\d+) \} hitcount: +(\d+)$`)
-	histTotal = regexp.MustCompile(`^    (Hits|Entries|Dropped): (\d+)$`)
+	histInfo = regexp.MustCompile(`^hist:keys=dev:vals=hitcount:sort=hitcount:size=\d+ if ` + regexp.QuoteMeta(condition) + ` \[active\]$`)
+	histKey  = regexp.MustCompile(`^dev: +(\d+)$`)
 	// An event as trace_raw_output_block_bio_complete prints it
 	// (include/trace/events/block.h).
 	traceLine = regexp.MustCompile(`^block_bio_complete: (\d+),(\d+) .*\[-\d+\]$`)
@@ -22,42 +23,25 @@ var (
 // parseHistogram reads the file hist of an event. Anything but one histogram of the known
 // kind is an error, and so is an end that is missing.
 func parseHistogram(text string) (reading, error) {
-	r := reading{failed: map[uint32]uint64{}}
-	infos, entries, totals := 0, uint64(0), map[string]uint64{}
-	for line := range strings.Lines(text) {
-		line = strings.TrimSuffix(line, "\n")
-		if strings.HasPrefix(line, "# trigger info:") {
-			if infos++; infos > 1 || !histInfo.MatchString(line) {
-				return reading{}, fmt.Errorf("%w: %q", ErrNotCounting, line)
-			}
-		} else if m := histEntry.FindStringSubmatch(line); m != nil {
-			dev, err := strconv.ParseUint(m[1], 10, 32)
-			if err != nil {
-				return reading{}, fmt.Errorf("%w: %q", errParse, line)
-			}
-			n, err := strconv.ParseUint(m[2], 10, 64)
-			if err != nil {
-				return reading{}, fmt.Errorf("%w: %q", errParse, line)
-			}
-			r.failed[uint32(dev)] += n
-			entries++
-		} else if m := histTotal.FindStringSubmatch(line); m != nil {
-			n, err := strconv.ParseUint(m[2], 10, 64)
-			if _, twice := totals[m[1]]; twice || err != nil {
-				return reading{}, fmt.Errorf("%w: %q", errParse, line)
-			}
-			totals[m[1]] = n
-		} else if line != "" && line != "Totals:" && !strings.HasPrefix(line, "#") {
-			return reading{}, fmt.Errorf("%w: %q", errParse, line)
+	h, err := tracefs.ParseHistogram(text, histInfo)
+	switch {
+	case errors.Is(err, tracefs.ErrNoHistogram):
+		return reading{}, fmt.Errorf("%w: %w", ErrNotCounting, err)
+	case err != nil:
+		return reading{}, err
+	}
+	r := reading{failed: map[uint32]uint64{}, lost: h.Dropped}
+	for _, e := range h.Entries {
+		m := histKey.FindStringSubmatch(e.Key)
+		if m == nil {
+			return reading{}, fmt.Errorf("%w: %q", errParse, e.Key)
 		}
+		dev, err := strconv.ParseUint(m[1], 10, 32)
+		if err != nil {
+			return reading{}, fmt.Errorf("%w: %q", errParse, e.Key)
+		}
+		r.failed[uint32(dev)] += e.N
 	}
-	if infos == 0 {
-		return reading{}, ErrNotCounting
-	}
-	if len(totals) != 3 || totals["Entries"] != entries {
-		return reading{}, fmt.Errorf("%w: a histogram of %d entries ends with %v", errParse, entries, totals)
-	}
-	r.lost = totals["Dropped"]
 	return r, nil
 }
 
@@ -73,7 +57,7 @@ func parseTrace(text string) (failed map[uint32]uint64, all uint64, err error) {
 		if m == nil {
 			return nil, 0, fmt.Errorf("%w: %q", errParse, line)
 		}
-		dev, err := number(m[1] + ":" + m[2])
+		dev, err := tracefs.Number(m[1] + ":" + m[2])
 		if err != nil {
 			return nil, 0, fmt.Errorf("%w: %q: %w", errParse, line, err)
 		}

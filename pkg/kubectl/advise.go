@@ -315,6 +315,9 @@ func (o *adviseOptions) block(w io.Writer, a *advised) {
 	if s := a.Seen; s != nil {
 		line(w, "Seen", "in the last %s %s reads and writes, %s %% of them writes; looked at since %s ago", s.Window, number(s.Operations), number(s.WritePercent), ago(o.Clock.Now(), cache.Reuse.SinceTime))
 		line(w, "Average", "%s a read, %s a write, chunk %s", optionalSize(s.ReadBytes), optionalSize(s.WriteBytes), optionalSize(cache.Reuse.ChunkBytes))
+		if len(s.ReadSizePercents) > 0 {
+			line(w, "Reads", "%s", sizesText(s))
+		}
 		if len(s.HitPercents) > 0 {
 			line(w, "Predicted", "%s", curveText(s))
 		}
@@ -385,4 +388,20 @@ func curveText(s *v1alpha1.ReuseWindow) string {
 		}
 	}
 	return strings.Join(parts, ", ") + " of the volume"
+}
+
+// sizesText is how many of the reads have at most which sizes: those at which some begin to.
+func sizesText(s *v1alpha1.ReuseWindow) string {
+	var parts []string
+	below := int32(0)
+	for i, size := range v1alpha1.ReuseReadSizes() {
+		if i < len(s.ReadSizePercents) && s.ReadSizePercents[i] > below {
+			below = s.ReadSizePercents[i]
+			parts = append(parts, fmt.Sprintf("%d %% of at most %s", below, quantity.Text(size)))
+		}
+	}
+	if below < 100 {
+		parts = append(parts, fmt.Sprintf("%d %% longer", 100-below))
+	}
+	return strings.Join(parts, ", ")
 }

@@ -18,7 +18,7 @@ func reads(writes int32, knee int64, hits ...int32) func(*v1alpha1.CachedVolume)
 	return func(v *v1alpha1.CachedVolume) {
 		v.Spec.CapacityBytes = ptr(100 * gib)
 		w := v1alpha1.ReuseWindow{
-			Window: v1alpha1.ReuseDay, Operations: ptr(int64(120000)), WritePercent: &writes, ReadBytes: ptr(int64(8192)), WriteBytes: ptr(int64(16384)),
+			Window: v1alpha1.ReuseDay, Operations: ptr(int64(120000)), WritePercent: &writes, ReadBytes: ptr(int64(8192)), WriteBytes: ptr(int64(16384)), ReadSizePercents: []int32{2, 90, 90, 92, 92, 98, 98, 98, 99},
 			HitPercents: hits, AgainPercent: ptr(hits[5]),
 		}
 		if knee > 0 {
@@ -57,6 +57,7 @@ Volume:     scan, 100Gi on node node-a
 Now:        writethrough, 10Gi; of the reads hit 94 % (5 minutes), 0 % are predicted
 Seen:       in the last day 120000 reads and writes, 2 % of them writes; looked at since 2d ago
 Average:    8Ki a read, 16Ki a write, chunk 128Ki
+Reads:      2 % of at most 4Ki, 90 % of at most 8Ki, 92 % of at most 32Ki, 98 % of at most 128Ki, 99 % of at most 1Mi, 1 % longer
 Predicted:  0 % at 1 %, 0 % at 5 %, 0 % at 10 %, 1 % at 25 %, 1 % at 50 %, 2 % at 100 % of the volume
 Advice:     a cache will not help here, because 98 % of the reads are of data that was not read before, as in a scan: even one as large as the volume would answer 2 %
 Do:         kubectl nearflash mode -n shop scan none
@@ -78,6 +79,7 @@ Volume:     even, 100Gi on node node-a
 Now:        none
 Seen:       in the last day 120000 reads and writes, 0 % of them writes; looked at since 2d ago
 Average:    8Ki a read, 16Ki a write, chunk 128Ki
+Reads:      2 % of at most 4Ki, 90 % of at most 8Ki, 92 % of at most 32Ki, 98 % of at most 128Ki, 99 % of at most 1Mi, 1 % longer
 Predicted:  1 % at 1 %, 5 % at 5 %, 10 % at 10 %, 25 % at 25 %, 50 % at 50 %, 99 % at 100 % of the volume
 Advice:     writethrough, 100Gi, 99 % of the reads hit: reads are spread evenly: each more of cache helps as much as any other, up to the size that is advised
 Mode:       0 % of the operations are writes

@@ -204,13 +204,8 @@ func newReuse(a, b v1alpha1.Reuse) bool {
 	}
 	for i, x := range a.Windows {
 		y := b.Windows[i]
-		if x.Window != y.Window || points(x.WritePercent, y.WritePercent) || points(x.AgainPercent, y.AgainPercent) || len(x.HitPercents) != len(y.HitPercents) {
+		if x.Window != y.Window || points(x.WritePercent, y.WritePercent) || points(x.AgainPercent, y.AgainPercent) || allPoints(x.HitPercents, y.HitPercents) || allPoints(x.ReadSizePercents, y.ReadSizePercents) {
 			return true
-		}
-		for j := range x.HitPercents {
-			if points(&x.HitPercents[j], &y.HitPercents[j]) {
-				return true
-			}
 		}
 	}
 	return false
@@ -224,6 +219,19 @@ func points(a, b *int32) bool {
 		return true
 	}
 	return a != nil && abs(*a-*b) >= materialPoints
+}
+
+// allPoints compares percentages one by one.
+func allPoints(a, b []int32) bool {
+	if len(a) != len(b) {
+		return true
+	}
+	for i := range a {
+		if points(&a[i], &b[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 func rate(a, b *int64) bool {

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -17,7 +18,9 @@ func known(at time.Time) *reuse.Summary {
 	return &reuse.Summary{
 		Since: noon.Add(-time.Hour), At: at, AreaBytes: 1 << 18, ChunkBytes: 1 << 17,
 		Windows: []reuse.WindowSummary{
-			{Window: reuse.Hour, Reads: 1000.4, Writes: 1000, ReadBytes: 8192.3, WriteBytes: 4096, Hits: [6]float64{0.1, 0.5, 0.994, 1, 1, 1}, Again: 1, KneeBytes: 100 << 20, KneeHits: 0.99, FlushesPerHour: 59.7, FlushesKnown: true},
+			{Window: reuse.Hour, Reads: 1000.4, Writes: 1000, ReadBytes: 8192.3, WriteBytes: 4096, Hits: [6]float64{0.1, 0.5, 0.994, 1, 1, 1}, Again: 1, KneeBytes: 100 << 20, KneeHits: 0.99, FlushesPerHour: 59.7, FlushesKnown: true,
+				AtMost: [9]float64{0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.994}, AtMostKnown: true,
+			},
 			{Window: reuse.Day, Writes: 5000, WriteBytes: 4096},
 		},
 	}
@@ -30,6 +33,7 @@ func TestStatusReuse(t *testing.T) {
 			{
 				Window: v1alpha1.ReuseHour, Operations: ptr.To(int64(2000)), WritePercent: ptr.To(int32(50)), ReadBytes: ptr.To(int64(8192)), WriteBytes: ptr.To(int64(4096)),
 				HitPercents: []int32{10, 50, 99, 100, 100, 100}, AgainPercent: ptr.To(int32(100)), KneeBytes: ptr.To(int64(100 << 20)), KneeHitPercent: ptr.To(int32(99)), FlushesPerHour: ptr.To(int64(60)),
+				ReadSizePercents: []int32{10, 20, 30, 40, 50, 60, 70, 80, 99},
 			},
 			{Window: v1alpha1.ReuseDay, Operations: ptr.To(int64(5000)), WritePercent: ptr.To(int32(100)), WriteBytes: ptr.To(int64(4096))},
 		},
@@ -48,6 +52,9 @@ func TestStatusReuse(t *testing.T) {
 			t.Errorf("size %d is %d %% in the API, %d %% here", i, f, reuse.Fractions[i])
 		}
 	}
+	if got := v1alpha1.ReuseReadSizes(); !slices.Equal(got, reuse.Sizes[:]) {
+		t.Errorf("sizes of reads: %v in the API, %v here", got, reuse.Sizes)
+	}
 }
 
 // TestNewReuse: what changes with each look is written once in ten minutes, and only if it changes.
@@ -65,6 +72,7 @@ func TestNewReuse(t *testing.T) {
 		"a window":              {time.Hour, func(r *v1alpha1.Reuse) { r.Windows = r.Windows[:1] }, true},
 		"another window":        {time.Hour, func(r *v1alpha1.Reuse) { r.Windows[1].Window = v1alpha1.ReuseWeek }, true},
 		"writes":                {time.Hour, func(r *v1alpha1.Reuse) { r.Windows[1].WritePercent = ptr.To(int32(90)) }, true},
+		"sizes of reads":        {time.Hour, func(r *v1alpha1.Reuse) { r.Windows[0].ReadSizePercents = nil }, true},
 		"read again":            {time.Hour, func(r *v1alpha1.Reuse) { r.Windows[0].AgainPercent = ptr.To(int32(90)) }, true},
 		"reads for the first":   {time.Hour, func(r *v1alpha1.Reuse) { r.Windows[1].HitPercents = r.Windows[0].HitPercents }, true},
 		"nobody looks any more": {-time.Hour, func(r *v1alpha1.Reuse) { *r = v1alpha1.Reuse{} }, false},

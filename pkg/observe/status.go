@@ -61,6 +61,11 @@ func reuseOf(s *reuse.Summary) v1alpha1.Reuse {
 		if w.FlushesKnown {
 			one.FlushesPerHour = rounded(w.FlushesPerHour)
 		}
+		if w.AtMostKnown {
+			for _, at := range w.AtMost {
+				one.ReadSizePercents = append(one.ReadSizePercents, *part(at))
+			}
+		}
 		if w.Reads > 0 {
 			one.ReadBytes, one.AgainPercent = rounded(w.ReadBytes), part(w.Again)
 			for _, h := range w.Hits {

@@ -14,6 +14,8 @@ const (
 	// the volume has to have been looked at, before it says anything.
 	leastOperations = 1000
 	leastPart       = 0.5
+	// leastSized are the reads of which the sizes have to be known before anything is said of them.
+	leastSized = 100
 	// leastBend is how far the curve has to be above a straight line, as a part of its height,
 	// before there is a knee.
 	leastBend = 0.1
@@ -142,6 +144,10 @@ type WindowSummary struct {
 	// Reads and Writes are operations; ReadBytes and WriteBytes the mean size of one.
 	Reads, Writes         float64
 	ReadBytes, WriteBytes float64
+	// AtMost are the parts of reads that are at most as long as Sizes, AtMostKnown whether enough were
+	// looked at.
+	AtMost      [len(Sizes)]float64
+	AtMostKnown bool
 	// FlushesPerHour are those that the storage server was asked for, FlushesKnown whether anybody
 	// counts them.
 	FlushesPerHour float64
@@ -188,6 +194,7 @@ func (v *Volume) Summary() Summary {
 		if l.writes > 0 {
 			s.WriteBytes = l.writeSectors * sectorBytes / l.writes
 		}
+		s.AtMost, s.AtMostKnown = atMost(l.sizes)
 		for i, f := range Fractions {
 			s.Hits[i] = c.At(float64(f) / 100)
 		}
@@ -198,4 +205,21 @@ func (v *Volume) Summary() Summary {
 		out.Windows = append(out.Windows, s)
 	}
 	return out
+}
+
+// atMost adds up the reads that are at most as long as Sizes.
+func atMost(sizes [SizeBins]float64) (parts [len(Sizes)]float64, known bool) {
+	all := 0.
+	for _, n := range sizes {
+		all += n
+	}
+	if all < leastSized {
+		return parts, false
+	}
+	sum := 0.
+	for i := range parts {
+		sum += sizes[i]
+		parts[i] = min(sum/all, 1)
+	}
+	return parts, true
 }

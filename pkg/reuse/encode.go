@@ -13,12 +13,16 @@ import (
 var ErrFormat = errors.New("not a volume's reuse")
 
 const (
-	magic = "NFREUSE\x01"
+	magic = "NFREUSE\x02"
+	// before is that of versions that knew no sizes.
+	before = "NFREUSE\x01"
 	// headBytes are magic, two times, two lengths and the number of areas; loadBytes and areaBytes
 	// what a window has of the volume, and all of an area.
 	headBytes = len(magic) + 4*8 + 4
-	loadBytes = 7 * 8
-	areaBytes = 2 * (1 + 2*int(windows))
+	loadBytes = (plainFields + SizeBins) * 8
+	// plainFields are those that are not of sizes.
+	plainFields = 7
+	areaBytes   = 2 * (1 + 2*int(windows))
 	// MaxBytes is how long an encoded Volume may be: 14 bytes for each area.
 	MaxBytes = headBytes + int(windows)*loadBytes + areaBytes*MaxAreas + crc32.Size
 )
@@ -34,8 +38,8 @@ func (v *Volume) Encode() []byte {
 	}
 	b = binary.BigEndian.AppendUint32(b, uint32(len(v.seen)))
 	for _, l := range v.loads {
-		for _, f := range []float64{l.reads, l.readSectors, l.writes, l.writeSectors, l.again, l.flushes, l.flushTime} {
-			b = binary.BigEndian.AppendUint64(b, math.Float64bits(f))
+		for _, f := range l.fields() {
+			b = binary.BigEndian.AppendUint64(b, math.Float64bits(*f))
 		}
 	}
 	put := func(f float32) { b = binary.BigEndian.AppendUint16(b, uint16(math.Float32bits(f)>>16)) }
@@ -51,14 +55,18 @@ func (v *Volume) Encode() []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
 }
 
-// Decode reads what Encode has written. Errors wrap ErrFormat.
+// Decode reads what Encode has written, of this version or of the one before. Errors wrap ErrFormat.
 func Decode(b []byte) (*Volume, error) {
 	if len(b) < headBytes+crc32.Size || len(b) > MaxBytes {
 		return nil, fmt.Errorf("%w: %d bytes", ErrFormat, len(b))
 	}
 	body := b[:len(b)-crc32.Size]
-	if binary.BigEndian.Uint32(b[len(body):]) != crc32.ChecksumIEEE(body) || string(body[:len(magic)]) != magic {
+	if binary.BigEndian.Uint32(b[len(body):]) != crc32.ChecksumIEEE(body) || string(body[:len(magic)]) != magic && string(body[:len(magic)]) != before {
 		return nil, fmt.Errorf("%w: its sum or its version is wrong", ErrFormat)
+	}
+	fields := plainFields
+	if string(body[:len(magic)]) == magic {
+		fields += SizeBins
 	}
 	rest := body[len(magic):]
 	next := func() uint64 {
@@ -70,7 +78,7 @@ func Decode(b []byte) (*Volume, error) {
 	v := &Volume{Since: time.Unix(int64(since), 0).UTC(), At: time.Unix(int64(at), 0).UTC(), AreaSectors: next(), ChunkSectors: next()}
 	areas := int(binary.BigEndian.Uint32(rest))
 	rest = rest[4:]
-	if since > math.MaxInt64/2 || at > math.MaxInt64/2 || areas > MaxAreas || len(rest) != int(windows)*loadBytes+areas*areaBytes || v.AreaSectors == 0 {
+	if since > math.MaxInt64/2 || at > math.MaxInt64/2 || areas > MaxAreas || len(rest) != int(windows)*fields*8+areas*areaBytes || v.AreaSectors == 0 {
 		return nil, fmt.Errorf("%w: %d areas of %d sectors in %d bytes", ErrFormat, areas, v.AreaSectors, len(b))
 	}
 	valid := true
@@ -80,7 +88,9 @@ func Decode(b []byte) (*Volume, error) {
 		return f
 	}
 	for w := range v.loads {
-		v.loads[w] = load{float(), float(), float(), float(), float(), float(), float()}
+		for _, f := range v.loads[w].fields()[:fields] {
+			*f = float()
+		}
 	}
 	short := func() float32 {
 		f := math.Float32frombits(uint32(binary.BigEndian.Uint16(rest)) << 16)

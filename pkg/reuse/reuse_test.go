@@ -2,7 +2,9 @@ package reuse
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -25,6 +27,7 @@ func watched(areas, looks, reads, chunks int, next way) *Volume {
 			c.Reads[next(r, look)]++
 			c.ReadSectors += 8
 		}
+		c.Sizes[SizeBin(8)] = uint64(reads / 10)
 		v.Look(begin.Add(time.Duration(look)*5*time.Minute), c)
 	}
 	return v
@@ -202,13 +205,66 @@ func TestEncode(t *testing.T) {
 	for _, part := range []float64{0.01, 0.1, 0.5, 1} {
 		near(t, "hits", got.Curve(Hour).At(part), v.Curve(Hour).At(part), 1)
 	}
-	if !got.Since.Equal(v.Since) || !got.At.Equal(v.At) || got.AreaSectors != 256 || got.ChunkSectors != 256 || got.loads != v.loads || !bytes.Equal(got.Encode(), text) {
+	if !got.Since.Equal(v.Since) || !got.At.Equal(v.At) || got.AreaSectors != 256 || got.ChunkSectors != 256 || got.loads != v.loads || got.loads[Hour].sizes[0] == 0 || !bytes.Equal(got.Encode(), text) {
 		t.Errorf("since %v, loads %v", got.Since, got.loads)
 	}
 	for name, broken := range map[string][]byte{"empty": nil, "short": text[:len(text)-1], "changed": slices.Concat(text[:100], []byte{1}, text[101:]), "long": make([]byte, MaxBytes+1)} {
 		if _, err := Decode(broken); !errors.Is(err, ErrFormat) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestDecodeBefore: a file of the version that knew no sizes has all the rest.
+func TestDecodeBefore(t *testing.T) {
+	v := watched(10, 12, 2000, 1, func(r *rand.Rand, _ int) int { return r.IntN(10) })
+	text := v.Encode()
+	old := append([]byte(before), text[len(magic):headBytes]...)
+	for w := range v.loads {
+		old = append(old, text[headBytes+w*loadBytes:][:plainFields*8]...)
+	}
+	old = append(old, text[headBytes+len(v.loads)*loadBytes:len(text)-crc32.Size]...)
+	got, err := Decode(binary.BigEndian.AppendUint32(old, crc32.ChecksumIEEE(old)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for w := range v.loads {
+		v.loads[w].sizes = [SizeBins]float64{}
+	}
+	if !bytes.Equal(got.Encode(), v.Encode()) {
+		t.Errorf("%+v, want %+v", got.loads, v.loads)
+	}
+}
+
+// TestSizes: reads are sorted by the least size that they are no longer than, and told once there are enough.
+func TestSizes(t *testing.T) {
+	for sectors, want := range map[uint64]int{1: 0, 8: 0, 9: 1, 16: 1, 256: 5, 257: 6, 2048: 8, 2049: 9, 1 << 31: 9} {
+		if got := SizeBin(sectors); got != want {
+			t.Errorf("%d sectors: %d, want %d", sectors, got, want)
+		}
+	}
+	v := &Volume{}
+	look := func(i int, sizes map[uint64]uint64) {
+		c := Counts{AreaSectors: 256, ChunkSectors: 256, Reads: []uint64{1000}, ReadSectors: 8000}
+		for sectors, n := range sizes {
+			c.Sizes[SizeBin(sectors)] += n
+		}
+		v.Look(begin.Add(time.Duration(i)*5*time.Minute), c)
+	}
+	for i := range 8 {
+		look(i, nil)
+	}
+	look(8, map[uint64]uint64{8: 99})
+	if w := v.Summary().Windows[0]; w.AtMostKnown {
+		t.Errorf("of 99 reads: %v", w.AtMost)
+	}
+	look(9, map[uint64]uint64{8: 51, 256: 50, 4096: 50})
+	w := v.Summary().Windows[0]
+	for i, want := range [len(Sizes)]float64{0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.8, 0.8, 0.8} {
+		near(t, "reads of at most this", w.AtMost[i], want, 1.5)
+	}
+	if !w.AtMostKnown {
+		t.Error("sizes are not known")
 	}
 }
 

@@ -32,9 +32,25 @@ func (w Window) Length() time.Duration {
 const (
 	// MaxAreas bounds the areas of a volume; devmapper.HeatAreaSectors makes at most 18,724.
 	MaxAreas = 1 << 15
+	// SizeBins is into how many sizes reads are sorted (SizeBin).
+	SizeBins = len(Sizes) + 1
 	// leastSeen is when an area counts as never read: of a single read, after about three weeks.
 	leastSeen = 1. / 16
 )
+
+// Sizes are those up to which reads are counted, in bytes.
+var Sizes = [...]int64{4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20}
+
+// SizeBin is the index in Sizes of the least that is as long as so many sectors, and their number for what is
+// longer.
+func SizeBin(sectors uint64) int {
+	for i, size := range Sizes {
+		if sectors <= uint64(size)/sectorBytes {
+			return i
+		}
+	}
+	return len(Sizes)
+}
 
 // Counts are what the kernel has counted between two looks.
 type Counts struct {
@@ -49,6 +65,8 @@ type Counts struct {
 	// them.
 	Flushes      uint64
 	FlushesKnown bool
+	// Sizes are reads of a sample by SizeBin, as long as they were before the device mapper divided them.
+	Sizes [SizeBins]uint64
 }
 
 // sums are what a window has of one area: its reads again, in two halves, one of which has all of a
@@ -62,6 +80,17 @@ type load struct {
 	reads, readSectors, writes, writeSectors, again float64
 	// flushes are of the time, in seconds, in which they were counted.
 	flushes, flushTime float64
+	// sizes are the sample's reads.
+	sizes [SizeBins]float64
+}
+
+// fields are what of a load is kept in files, those of sizes last.
+func (l *load) fields() []*float64 {
+	out := []*float64{&l.reads, &l.readSectors, &l.writes, &l.writeSectors, &l.again, &l.flushes, &l.flushTime}
+	for i := range l.sizes {
+		out = append(out, &l.sizes[i])
+	}
+	return out
 }
 
 // Volume is what is known of a volume. The zero value knows nothing. It takes 28 bytes of memory an
@@ -132,6 +161,9 @@ func (v *Volume) Look(now time.Time, c Counts) {
 			l.flushes += float64(c.Flushes)
 			l.flushTime += passed.Seconds()
 		}
+		for i, n := range c.Sizes {
+			l.sizes[i] += float64(n)
+		}
 	}
 }
 
@@ -179,8 +211,9 @@ func (v *Volume) age(now time.Time) {
 			s := &v.areas[w][i]
 			s[0], s[1] = s[0]*float32(kept), s[1]*float32(kept)
 		}
-		l := &v.loads[w]
-		*l = load{l.reads * kept, l.readSectors * kept, l.writes * kept, l.writeSectors * kept, l.again * kept, l.flushes * kept, l.flushTime * kept}
+		for _, f := range v.loads[w].fields() {
+			*f *= kept
+		}
 	}
 	kept := float32(math.Exp(-passed.Seconds() / Week.Length().Seconds()))
 	for i := range v.seen {

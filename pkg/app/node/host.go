@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/heat"
 	"github.com/nearflash/nearflash/pkg/attach/integrity"
 	"github.com/nearflash/nearflash/pkg/attach/lease"
 	"github.com/nearflash/nearflash/pkg/attach/scrub"
@@ -18,6 +19,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/freeze"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/ioerrors"
+	"github.com/nearflash/nearflash/pkg/iosizes"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/mount"
 	"github.com/nearflash/nearflash/pkg/observe"
@@ -54,6 +56,7 @@ type host struct {
 	// iscsi attaches LUNs in the name of an initiator.
 	iscsi    func(initiator string) transport.Transport
 	ioErrors attach.ErrorCounter
+	ioSizes  heat.Sampler
 	fs       attach.Filesystem
 	reserver attach.Reserver
 	exporter lease.Exporter
@@ -110,7 +113,7 @@ func thisHost(cfg Config) (host, error) {
 		iscsi: func(initiator string) transport.Transport {
 			return iscsi.New(runner, iscsi.Config{InitiatorName: initiator, Host: cfg.openISCSI()})
 		},
-		ioErrors: ioerrors.New("/sys/kernel/tracing", "/sys"), fs: mount.New(runner), reserver: &reservation.Disks{}, freezer: freezer, judge: judge,
+		ioErrors: ioerrors.New("/sys/kernel/tracing", "/sys"), ioSizes: iosizes.New("/sys/kernel/tracing"), fs: mount.New(runner), reserver: &reservation.Disks{}, freezer: freezer, judge: judge,
 		exporter: &peerexport.Exporter{
 			Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: cfg.NodeName, NodeIP: cfg.NodeIP, Port: cfg.WarmStartPort, Prepare: lio.NewHost(runner).Prepare,
 		},

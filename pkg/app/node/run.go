@@ -167,6 +167,7 @@ func runOn(ctx context.Context, cfg Config, config *rest.Config, h host, made fu
 	group.Go(func() error { p.attacher.RunPrestages(ctx); return nil })
 	group.Go(func() error { return p.requested.Run(ctx) })
 	group.Go(func() error { p.attacher.RunPrewarms(ctx); return nil })
+	group.Go(func() error { p.attacher.RunSizes(ctx); return nil })
 	over := make(chan struct{})
 	group.Go(func() error {
 		defer close(over)
@@ -250,7 +251,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config, h host) (*p
 		puller = p.streamClient
 	}
 	p.attacher = attach.New(attach.Config{Node: cfg.NodeName, Boot: h.boot, Sysfs: h.sysfs, Warm: warm, Scrub: attach.ScrubConfig{Period: cfg.ScrubPeriod, Rate: cfg.ScrubRate}}, attach.Deps{
-		DM: h.dm, LVM: h.lvm, Blocks: h.blocks, Transport: p.transports(), IOErrors: h.ioErrors, FS: h.fs, Reserver: h.reserver,
+		DM: h.dm, LVM: h.lvm, Blocks: h.blocks, Transport: p.transports(), IOErrors: h.ioErrors, IOSizes: h.ioSizes, FS: h.fs, Reserver: h.reserver,
 		Journal: entries, Records: volumes, Pool: p.pool, Copies: p.pool, Locks: p.locks, Owned: owned, Requested: requested, Meter: p.sampler,
 		Moves: destination, HotSets: records.NewHotSets(api),
 		Exporter: h.exporter, Stream: puller, Freezer: h.freezer, Judge: h.judge, Tools: h.maps, ReadInUse: h.readInUse, MoveEnded: p.moveCounts.Ended,

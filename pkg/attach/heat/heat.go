@@ -52,6 +52,10 @@ type Keeper struct {
 	// Flushes returns how many flushes the disks below a volume have counted, and whether they do; nil
 	// if nobody knows.
 	Flushes func(ctx context.Context, e *state.Entry) (n uint64, known bool)
+	// Sampler counts reads by size, nil if nobody does, and Device has the number ("major:minor") of what pods
+	// read of a volume, "" if there is none.
+	Sampler Sampler
+	Device  func(ctx context.Context, id volume.ID) (devno string, err error)
 	// Every is the time between two looks of Pass at a volume; 0 is lookEvery.
 	Every time.Duration
 

@@ -41,9 +41,11 @@ type Host interface {
 
 // looks are what is known of the reuse of attached volumes (states.md, Heat).
 type looks struct {
-	mu   sync.Mutex
-	of   map[volume.ID]*looked
-	work passes.Workers
+	mu sync.Mutex
+	of map[volume.ID]*looked
+	// sizes are of reads, and not yet of what is known.
+	sizes sizes
+	work  passes.Workers
 }
 
 // looked is what is known of one. The volume's lock guards all but the last two, which are guarded by
@@ -133,11 +135,12 @@ func (k *Keeper) look(ctx context.Context, e *state.Entry, r devmapper.Reads) {
 		l = &looked{volume: k.load(ctx, e.ID), saved: now}
 	}
 	flushes, flushing := k.flushes(ctx, e)
+	sizes := k.takeSizes(e.ID)
 	if l.last == nil {
 		l.volume.Baseline(now, counts(e, r))
 	} else {
 		c := counts(e, since(*l.last, r))
-		c.FlushesKnown = l.flushing && flushing
+		c.FlushesKnown, c.Sizes = l.flushing && flushing, sizes
 		if c.Flushes = flushes; flushes >= l.flushes {
 			c.Flushes -= l.flushes // else of a disk that was made anew
 		}
@@ -236,6 +239,7 @@ func (k *Keeper) forget(id volume.ID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.of, id)
+	delete(k.sizes, id)
 }
 
 // leave saves what is known of volumes that are attached no more, and lets go of it.

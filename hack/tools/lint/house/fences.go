@@ -75,8 +75,8 @@ var fences = []fence{
 	{
 		imports: []string{module + "api/"},
 		outside: []string{
-			"pkg/smart", "pkg/blockdev", "pkg/cachemap", "pkg/cachetools", "pkg/devmapper", "pkg/freeze", "pkg/hostexec", "pkg/ioerrors", "pkg/journal", "pkg/lvm", "pkg/mount",
-			"pkg/reservation", "pkg/transport", "pkg/volume",
+			"pkg/smart", "pkg/blockdev", "pkg/cachemap", "pkg/cachetools", "pkg/devmapper", "pkg/freeze", "pkg/hostexec", "pkg/ioerrors", "pkg/iosizes", "pkg/journal", "pkg/lvm", "pkg/mount",
+			"pkg/reservation", "pkg/tracefs", "pkg/transport", "pkg/volume",
 		},
 		tests: true,
 		why:   "the host has types of its own, and who reports translates them",
