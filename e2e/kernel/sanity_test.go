@@ -140,6 +140,9 @@ func TestKernelSanityOverDriver(t *testing.T) {
 	u := newUnderSanity(t)
 	other := csitest.Start(t, u.objects, "strict", 64<<30)
 	other.StartSnapshots(t)
+	// Until a cut is ready, what is made of it is Aborted. csi-sanity does not ask again, as
+	// csi-provisioner does.
+	other.Behave(csitest.Behaviour{ReadyAtOnce: true})
 	strict := u.m.strictDriver(map[string]*node{nodeName: u.n}, nil)
 	other.Sidecars(strict.on[nodeName])
 	mustPass(t, "CSINode", u.objects.Create(u.ctx, &storagev1.CSINode{

@@ -45,6 +45,8 @@ type Behaviour struct {
 	Larger int64
 	// HoldCut, HoldReady and HoldCutDelete let it cut nothing, have no cut ready, and delete none.
 	HoldCut, HoldReady, HoldCutDelete bool
+	// ReadyAtOnce has a cut be ready when it is cut, and not a moment later.
+	ReadyAtOnce bool
 	// RestoreMore is by how much larger than the volume what is made of a cut has to be.
 	RestoreMore int64
 	// CutError is the answer to whoever wants a cut, "" for none.

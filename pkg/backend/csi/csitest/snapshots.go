@@ -167,7 +167,7 @@ func (c *Cluster) cut(ctx context.Context, s *snapshotv1.VolumeSnapshot, b Behav
 	size := resource.NewQuantity(claim.Status.Capacity.Storage().Value()+b.RestoreMore, resource.BinarySI)
 	s.Status = &snapshotv1.VolumeSnapshotStatus{
 		BoundVolumeSnapshotContentName: ptr.To("snapcontent-" + string(s.UID)), CreationTime: ptr.To(metav1.Now()),
-		ReadyToUse: ptr.To(false), RestoreSize: size,
+		ReadyToUse: ptr.To(b.ReadyAtOnce), RestoreSize: size,
 	}
 	_ = c.api.Status().Update(ctx, s)
 }
