@@ -3,6 +3,7 @@ package advise
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -333,13 +334,7 @@ func covering(w *v1alpha1.ReuseWindow, percent int32) int64 {
 }
 
 // least is the least power of two that is no less.
-func least(bytes int64) int64 {
-	n := int64(1)
-	for n < bytes {
-		n *= 2
-	}
-	return n
-}
+func least(bytes int64) int64 { return 1 << bits.Len64(uint64(bytes-1)) }
 
 // Hit is the predicted hit rate in percent of a cache of such a part of the volume, from 0 to 1.
 func Hit(w *v1alpha1.ReuseWindow, part float64) int32 {

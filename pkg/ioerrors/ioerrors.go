@@ -114,7 +114,7 @@ func (c *Counter) begin() error {
 	if err := c.kernel.mkdir(dir); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	err := c.knowsEvent(dir)
+	err := tracefs.Knows(filepath.Join(dir, event), "field:dev_t dev;", "field:int error;")
 	if err == nil {
 		err = c.setUp(dir, c.way(dir))
 	}
@@ -229,20 +229,6 @@ func (c *Counter) names() ([]string, error) {
 }
 
 func (c *Counter) dir(name string) string { return filepath.Join(c.tracefs, tracefs.Instances, name) }
-
-// knowsEvent checks that the event has the fields that a filter and a histogram name.
-func (c *Counter) knowsEvent(dir string) error {
-	text, err := os.ReadFile(filepath.Join(dir, event, "format"))
-	if err != nil {
-		return err
-	}
-	for _, field := range []string{"field:dev_t dev;", "field:int error;"} {
-		if !strings.Contains(string(text), field) {
-			return fmt.Errorf("%w: %s has no %q", errParse, event, field)
-		}
-	}
-	return nil
-}
 
 // bioBased checks that a device ends bios: one that takes requests has queues for them in
 // sysfs (block/blk-mq-sysfs.c).

@@ -24,6 +24,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/tracefs"
 )
 
@@ -76,21 +77,10 @@ type kernel struct {
 // New returns a Sampler. tracing is where the kernel has its mount point for tracefs, /sys/kernel/tracing; it
 // is mounted there, in this mount namespace, if it is not.
 func New(tracing string) *Sampler {
-	return &Sampler{Wait: wait, tracing: tracing, dir: filepath.Join(tracing, tracefs.Instances, instance), kernel: kernel{
+	return &Sampler{Wait: passes.Pause, tracing: tracing, dir: filepath.Join(tracing, tracefs.Instances, instance), kernel: kernel{
 		mount: func() error { return tracefs.Mount(tracing) },
 		mkdir: tracefs.Make, drop: tracefs.Drop, write: tracefs.Write,
 	}}
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }
 
 // Sample counts the reads of all devices for so long, and returns them by "major:minor". It counts no
@@ -150,16 +140,7 @@ func (s *Sampler) knowsEvent() error {
 	if _, err := os.Stat(filepath.Join(dir, "hist")); err != nil {
 		return err
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "format"))
-	if err != nil {
-		return err
-	}
-	for _, field := range []string{"field:dev_t dev;", "field:unsigned int nr_sector;", "field:char rwbs["} {
-		if !strings.Contains(string(text), field) {
-			return fmt.Errorf("%w: %s has no %q", tracefs.ErrFormat, event, field)
-		}
-	}
-	return nil
+	return tracefs.Knows(dir, "field:dev_t dev;", "field:unsigned int nr_sector;", "field:char rwbs[")
 }
 
 // Stop ends it in the kernel: for a node that has no volume any more.

@@ -48,6 +48,19 @@ func Paced(ctx context.Context, act func(context.Context) (pause time.Duration, 
 	}
 }
 
+// Pause waits, or ends with the context.
+func Pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
 // News reports whether err is an error with another text than that of the pass before, which
 // said has; said receives the text of this one.
 func News(err error, said *string) bool {

@@ -19,6 +19,7 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/kube"
+	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -416,7 +417,7 @@ func (s *Service) orderCut(ctx context.Context, c *cutting) error {
 		s.refusals.note(c.cutOrder, err, s.now())
 		return fmt.Errorf("cut volume %s for %s: %w", c.of, c.name, err)
 	case !cut.Done && c.facts.Record.Hold.Freeze == volume.FreezeAsked && c.facts.report() == volume.FreezeFrozen:
-		return pause(ctx, s.freezePoll) // there are seconds for it
+		return passes.Pause(ctx, s.freezePoll) // there are seconds for it
 	case !cut.Done:
 		s.refusals.forget(c.name)
 		return errors.Join(s.renewHold(ctx, c), fmt.Errorf("%w: volume %s is being cut for %s", volume.ErrBusy, c.of, c.name))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -115,7 +116,7 @@ func (s *Service) awaitNode(ctx context.Context, c *cutting) (why string, err er
 			return "", nil
 		}
 		if err == nil {
-			err = pause(wait, s.freezePoll)
+			err = passes.Pause(wait, s.freezePoll)
 		}
 		if err != nil && wait.Err() != nil {
 			return fmt.Sprintf("node %s has not answered in %s", c.facts.Record.Fence.Node, patience), nil
@@ -143,14 +144,4 @@ func (s *Service) unfrozen(ctx context.Context, c *cutting, why string) error {
 	}
 	return errors.Join(ended, dropped, fmt.Errorf("%w: volume %s was not cut for %s, because its filesystem was not frozen on node %s all the time: %s",
 		volume.ErrBusy, c.of, c.name, r.Fence.Node, cmp.Or(why, "it was attached, detached or formatted meanwhile")))
-}
-
-// pause waits, or for the end of ctx.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

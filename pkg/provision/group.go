@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -230,7 +231,7 @@ func (s *Service) cutGroup(ctx context.Context, g *grouping, who []*cutting) err
 	case len(undone) == 0:
 		return nil
 	case g.stopped():
-		return pause(ctx, s.freezePoll) // there are seconds for it
+		return passes.Pause(ctx, s.freezePoll) // there are seconds for it
 	}
 	err = each(g.members, func(c *cutting) error { return s.renewHold(ctx, c) })
 	return errors.Join(err, fmt.Errorf("%w: volumes of group %s are being cut", volume.ErrBusy, g.id))

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -59,6 +60,21 @@ func Write(file, text string) error {
 	}
 	_, err = f.WriteString(text)
 	return errors.Join(err, f.Close())
+}
+
+// Knows checks that an event, of which dir is the folder, has the fields that a filter or a histogram names, as the
+// kernel declares them.
+func Knows(dir string, fields ...string) error {
+	text, err := os.ReadFile(filepath.Join(dir, "format"))
+	if err != nil {
+		return err
+	}
+	for _, field := range fields {
+		if !strings.Contains(string(text), field) {
+			return fmt.Errorf("%w: %s has no %q", ErrFormat, dir, field)
+		}
+	}
+	return nil
 }
 
 // Devno has the parts of a device's number as events show it, major<<20 | minor

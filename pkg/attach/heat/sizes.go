@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/iosizes"
+	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/reuse"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -30,24 +31,9 @@ func (k *Keeper) RunSizes(ctx context.Context) {
 	if k.Dir == "" || k.Host == nil || k.Sampler == nil {
 		return
 	}
-	tick := time.NewTicker(k.every())
-	defer tick.Stop()
-	said := ""
-	for {
-		err := k.SamplePass(ctx)
-		switch {
-		case err == nil:
-			said = ""
-		case ctx.Err() == nil && err.Error() != said: // once, until it is another one
-			said = err.Error()
-			klog.FromContext(ctx).Info("Reads are not counted by size", "reason", said)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+	passes.Repeat(ctx, k.every(), k.SamplePass, func(err error) {
+		klog.FromContext(ctx).Info("Reads are not counted by size", "reason", err.Error())
+	})
 }
 
 // SamplePass makes one sample of all attached volumes. Where there are none, the kernel keeps nothing of

@@ -12,6 +12,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -301,7 +302,7 @@ func (r *Runner) gather(ctx context.Context, rec volume.Volume, e *state.Entry) 
 func (r *Runner) start(ctx context.Context, rec volume.Volume, e *state.Entry, root string) {
 	id := rec.ID
 	fill := &filling{
-		raw: e.Raw, root: root, path: rec.Preload.Path, bandwidth: r.Host.Bandwidth(rec), patience: Patience, now: r.Now, pause: pause,
+		raw: e.Raw, root: root, path: rec.Preload.Path, bandwidth: r.Host.Bandwidth(rec), patience: Patience, now: r.Now, pause: passes.Pause,
 		open: func(ctx context.Context) (source, error) { return r.Host.OpenTop(ctx, id) },
 		read: func(ctx context.Context) (cachemap.Map, error) { return r.Host.ReadPreloadMap(ctx, id) },
 		status: func(ctx context.Context) (devmapper.CacheStatus, error) {
@@ -330,17 +331,4 @@ func (r *Runner) start(ctx context.Context, rec volume.Volume, e *state.Entry, r
 		defer cancel()
 		fill.run(jctx)
 	}()
-}
-
-// pause waits, or ends with the context.
-func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
